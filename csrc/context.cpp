@@ -1,0 +1,145 @@
+// Contexts: creation and decode.
+
+#include <algorithm>
+#include <memory>
+
+#include "shim.hpp"
+
+namespace {
+
+bool on_abort_check(void * data) {
+    return static_cast<pys_context *>(data)->abort_requested.load(std::memory_order_relaxed) != 0;
+}
+
+llama_context_params native_params(const pys_context_params & params) {
+    llama_context_params native = llama_context_default_params();
+    native.n_ctx = static_cast<uint32_t>(params.n_ctx);
+    native.n_batch = static_cast<uint32_t>(params.n_batch);
+    native.n_ubatch = static_cast<uint32_t>(params.n_ubatch);
+    native.n_seq_max = static_cast<uint32_t>(params.n_seq_max);
+    native.n_rs_seq = static_cast<uint32_t>(params.n_rs_seq);
+    native.n_outputs_max = static_cast<uint32_t>(params.n_outputs_max);
+    native.n_outputs_max_per_seq = static_cast<uint32_t>(params.n_outputs_max_per_seq);
+    native.n_threads = params.n_threads;
+    native.n_threads_batch = params.n_threads_batch;
+    native.flash_attn_type = static_cast<llama_flash_attn_type>(params.flash_attn);
+    native.type_k = static_cast<ggml_type>(params.type_k);
+    native.type_v = static_cast<ggml_type>(params.type_v);
+    native.offload_kqv = params.offload_kqv != 0;
+    native.op_offload = params.op_offload != 0;
+    native.swa_full = params.swa_full != 0;
+    native.kv_unified = params.kv_unified != 0;
+    native.rope_freq_base = params.rope_freq_base;
+    native.rope_freq_scale = params.rope_freq_scale;
+    native.no_perf = true;
+    return native;
+}
+
+// Fills the context's own batch. False when upstream refuses an entry.
+bool fill_batch(llama_batch_ext * out, const pys_batch & in) {
+    llama_batch_ext_clear(out);
+    for (int32_t i = 0; i < in.n_tokens; ++i) {
+        const int32_t * seq = in.seq_ids + in.seq_offsets[i];
+        const int32_t * seq_end = in.seq_ids + in.seq_offsets[i + 1];
+        const int32_t entry = llama_batch_ext_add_token(out, *seq, in.tokens[i]);
+        if (entry < 0) {
+            return false;
+        }
+        while (++seq < seq_end) {
+            if (!llama_batch_ext_add_seq(out, entry, *seq)) {
+                return false;
+            }
+        }
+        llama_batch_ext_set_pos(out, entry, &in.positions[i]);
+        llama_batch_ext_set_output_logits(out, entry, in.outputs[i] != 0);
+    }
+    return true;
+}
+
+int32_t decode_status(int32_t code) {
+    switch (code) {
+        case 0:
+            return PYS_OK;
+        case 1:
+            return pys::fail(PYS_ERR_CONTEXT_FULL, "no free cells for this batch");
+        case 2:
+            return pys::fail(PYS_ERR_ABORTED, "the decode was aborted");
+        case -1:
+            return pys::fail(PYS_ERR_BATCH, "llama.cpp refused the batch");
+        default:
+            return pys::fail(PYS_ERR_DECODE, "the decode failed");
+    }
+}
+
+} // namespace
+
+int32_t pys_context_create(pys_model * model, const pys_context_params * params, pys_context ** context) {
+    return pys::guarded([&]() -> int32_t {
+        auto handle = std::make_unique<pys_context>();
+        llama_context_params native = native_params(*params);
+        native.abort_callback = on_abort_check;
+        native.abort_callback_data = handle.get();
+        handle->ctx = llama_init_from_model(model->model, native);
+        if (handle->ctx == nullptr) {
+            return pys::fail(PYS_ERR_CONTEXT_CREATE, "");
+        }
+        handle->batch = llama_batch_ext_init(handle->ctx);
+        handle->memory = llama_get_memory(handle->ctx);
+        handle->n_vocab = model->n_vocab;
+        *context = handle.release();
+        return PYS_OK;
+    });
+}
+
+void pys_context_free(pys_context * context) {
+    pys::guarded([&]() -> int32_t {
+        llama_batch_ext_free(context->batch);
+        llama_free(context->ctx);
+        delete context;
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_get_info(const pys_context * context, pys_context_info * info) {
+    return pys::guarded([&]() -> int32_t {
+        const llama_context * native = context->ctx;
+        info->n_ctx = static_cast<int32_t>(llama_n_ctx(native));
+        info->n_ctx_seq = static_cast<int32_t>(llama_n_ctx_seq(native));
+        info->n_batch = static_cast<int32_t>(llama_n_batch(native));
+        info->n_ubatch = static_cast<int32_t>(llama_n_ubatch(native));
+        info->n_seq_max = static_cast<int32_t>(llama_n_seq_max(native));
+        info->n_rs_seq = static_cast<int32_t>(llama_n_rs_seq(native));
+        info->n_vocab = context->n_vocab;
+        info->has_memory = context->memory != nullptr ? 1 : 0;
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_set_threads(pys_context * context, int32_t n_threads, int32_t n_threads_batch) {
+    return pys::guarded([&]() -> int32_t {
+        llama_set_n_threads(context->ctx, n_threads, n_threads_batch);
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_request_abort(pys_context * context, int32_t value) {
+    context->abort_requested.store(value, std::memory_order_relaxed);
+    return PYS_OK;
+}
+
+int32_t pys_context_decode(pys_context * context, const pys_batch * batch) {
+    return pys::guarded([&]() -> int32_t {
+        context->n_rows = 0;
+        if (!fill_batch(context->batch, *batch)) {
+            return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
+        }
+        const int32_t status = decode_status(llama_process(context->ctx, LLAMA_PROCESS_TYPE_DECODE, context->batch));
+        if (status != PYS_OK) {
+            return status;
+        }
+        llama_synchronize(context->ctx);
+        context->n_rows = static_cast<int32_t>(
+            std::count_if(batch->outputs, batch->outputs + batch->n_tokens, [](int8_t wanted) { return wanted != 0; }));
+        return PYS_OK;
+    });
+}

@@ -1,0 +1,110 @@
+// What every file of the shim shares: handles, the guard around each call, small helpers.
+//
+// How a failure reaches Python:
+//   1. pys_* enters guarded(), which clears this thread's message and marks the thread as "inside".
+//   2. Upstream logs an error line, throws, or fails an assertion.
+//        - error lines are remembered, because upstream often returns only NULL
+//        - exceptions are caught here
+//        - ggml_abort() calls on_ggml_abort (library.cpp), which throws assertion_failure when the
+//          thread is inside; on any other thread (a worker) the process ends as it always did
+//   3. guarded() stores the text and returns a status; Python's check() raises.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "llama-ext.h"
+#include "llama.h"
+
+#if defined(_WIN32)
+#define PYS_EXPORT __declspec(dllexport)
+#else
+#define PYS_EXPORT __attribute__((visibility("default")))
+#endif
+
+#if !defined(_WIN32)
+#pragma GCC visibility push(default)
+#endif
+extern "C" {
+#include "pyspec_decl.h"
+}
+#if !defined(_WIN32)
+#pragma GCC visibility pop
+#endif
+
+struct pys_model {
+    llama_model * model;
+    const llama_vocab * vocab;
+    int32_t n_vocab;
+};
+
+struct pys_context {
+    llama_context * ctx;
+    llama_batch_ext * batch;
+    llama_memory_t memory; // null for models without memory
+    int32_t n_vocab;
+    int32_t n_rows = 0; // logits rows of the last decode
+    std::atomic<int32_t> abort_requested{0};
+};
+
+struct pys_sampler {
+    llama_sampler * chain;
+};
+
+namespace pys {
+
+struct assertion_failure : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// The message of this thread's last failure.
+std::string & last_error();
+
+// Error lines that upstream logged since the call began.
+std::string & logged_errors();
+
+// Marks the thread as inside a guarded call.
+struct call_scope {
+    call_scope();
+    ~call_scope();
+    call_scope(const call_scope &) = delete;
+    call_scope & operator=(const call_scope &) = delete;
+};
+bool inside_call();
+// True once an assertion failed since the call began, even if upstream swallowed the exception.
+bool & assertion_seen();
+
+inline int32_t fail(int32_t status, const std::string & message) {
+    last_error() = message;
+    const std::string & logged = logged_errors();
+    if (!logged.empty()) {
+        last_error() += message.empty() ? logged : ": " + logged;
+    }
+    return assertion_seen() ? static_cast<int32_t>(PYS_ERR_ASSERT) : status;
+}
+
+template <typename Body> int32_t guarded(Body && body) noexcept {
+    const call_scope scope;
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return fail(PYS_ERR_OUT_OF_MEMORY, "out of memory");
+    } catch (const assertion_failure & error) {
+        return fail(PYS_ERR_ASSERT, error.what());
+    } catch (const std::exception & error) {
+        return fail(PYS_ERR_EXCEPTION, error.what());
+    } catch (...) {
+        return fail(PYS_ERR_EXCEPTION, "unknown C++ exception");
+    }
+}
+
+// Copies text into the caller's buffer; see "text" results in pyspec_decl.h.
+int32_t copy_text(const char * text, size_t size, char * buffer, int32_t capacity, int32_t * length);
+
+} // namespace pys
