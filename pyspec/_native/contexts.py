@@ -1,0 +1,147 @@
+"""Native calls about contexts, memory and state. Arguments were checked by ``pyspec.llama``."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._native import log
+from pyspec._native.buffers import Int32Out, address_of
+from pyspec._native.declarations import BatchArrays, ContextInfo, ContextParams
+from pyspec._native.handles import Handle, array_interface
+from pyspec._native.library import lib
+from pyspec._native.status import check
+
+
+def type_id(name: str) -> int:
+    out = Int32Out()
+    check(lib().pys_type_id(name.encode(), out.ref))
+    return out.value
+
+
+def create(model: Handle, **params: Any) -> Handle:
+    """Create a context; ``params`` are the fields of ``pys_context_params``."""
+    log.sync_threshold()
+    address = ctypes.c_void_p()
+    raw = ContextParams(**params)
+    model.check(lib().pys_context_create(model.pointer, ctypes.byref(raw), ctypes.byref(address)))
+    return Handle(
+        address.value or 0, lib().pys_context_free, what="context", keeps=(model.keep_alive,), thread_bound=True
+    )
+
+
+def info(context: Handle) -> ContextInfo:
+    out = ContextInfo()
+    context.check(lib().pys_context_get_info(context.pointer, ctypes.byref(out)))
+    return out
+
+
+def set_threads(context: Handle, n_threads: int, n_threads_batch: int) -> None:
+    context.check(lib().pys_context_set_threads(context.pointer, n_threads, n_threads_batch))
+
+
+class AbortFlag:
+    """Stops a decode of a context from any thread."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Handle) -> None:
+        self._context = context
+
+    def set(self, *, value: bool) -> None:
+        native = self._context.keep_alive  # not .pointer: other threads are welcome here
+        if native is not None:
+            lib().pys_context_request_abort(native.address, value)
+
+
+def decode(
+    context: Handle,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    seq_ids: Sequence[Sequence[int]],
+    outputs: Sequence[bool],
+) -> None:
+    n_tokens = len(tokens)
+    flat = [seq_id for entry in seq_ids for seq_id in entry]
+    if len(flat) == n_tokens:
+        offsets = array("i", range(n_tokens + 1))
+    else:
+        ends = np.cumsum([len(entry) for entry in seq_ids])
+        offsets = array("i", [0, *ends.tolist()])
+    arrays = (array("i", tokens), array("i", positions), offsets, array("i", flat), array("b", outputs))
+    raw = BatchArrays(*(data.buffer_info()[0] for data in arrays), n_tokens)
+    context.check(lib().pys_context_decode(context.pointer, ctypes.byref(raw)))
+
+
+def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
+    """Return the rows of the last decode as a read-only view, [n_rows, n_vocab]."""
+    rows, n_rows = ctypes.c_void_p(), Int32Out()
+    context.check(lib().pys_context_logits(context.pointer, ctypes.byref(rows), n_rows.ref))
+    if n_rows.value == 0:
+        return np.zeros((0, n_vocab), np.float32)
+    return np.asarray(array_interface(context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
+
+
+def argmax(context: Handle, row: int) -> int:
+    out = Int32Out()
+    context.check(lib().pys_context_argmax(context.pointer, row, out.ref))
+    return out.value
+
+
+def top_k(context: Handle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    tokens, values = np.empty(k, np.int32), np.empty(k, np.float32)
+    context.check(lib().pys_context_top_k(context.pointer, row, k, address_of(tokens), address_of(values)))
+    return tokens, values
+
+
+def memory_clear(context: Handle, *, data: bool) -> None:
+    context.check(lib().pys_memory_clear(context.pointer, data))
+
+
+def memory_remove(context: Handle, seq_id: int, begin: int, end: int) -> None:
+    context.check(lib().pys_memory_remove(context.pointer, seq_id, begin, end))
+
+
+def memory_copy(context: Handle, source: int, destination: int, begin: int, end: int) -> None:
+    context.check(lib().pys_memory_copy(context.pointer, source, destination, begin, end))
+
+
+def memory_keep(context: Handle, seq_id: int) -> None:
+    context.check(lib().pys_memory_keep(context.pointer, seq_id))
+
+
+def memory_shift(context: Handle, seq_id: int, begin: int, end: int, delta: int) -> None:
+    context.check(lib().pys_memory_shift(context.pointer, seq_id, begin, end, delta))
+
+
+def memory_range(context: Handle, seq_id: int) -> tuple[int, int]:
+    first, last = Int32Out(), Int32Out()
+    context.check(lib().pys_memory_range(context.pointer, seq_id, first.ref, last.ref))
+    return first.value, last.value
+
+
+def memory_can_shift(context: Handle) -> bool:
+    out = Int32Out()
+    context.check(lib().pys_memory_can_shift(context.pointer, out.ref))
+    return bool(out.value)
+
+
+def state_save(context: Handle, seq_id: int, flags: int) -> bytes:
+    size = ctypes.c_uint64()
+    context.check(lib().pys_state_size(context.pointer, seq_id, flags, ctypes.byref(size)), "measure the state")
+    data = np.empty(size.value, np.uint8)
+    context.check(
+        lib().pys_state_save(context.pointer, seq_id, flags, address_of(data), size.value, ctypes.byref(size)),
+        "save the state",
+    )
+    return data[: size.value].tobytes()
+
+
+def state_load(context: Handle, seq_id: int, flags: int, data: bytes) -> None:
+    raw = np.frombuffer(data, np.uint8)
+    context.check(lib().pys_state_load(context.pointer, seq_id, flags, address_of(raw), len(data)), "restore the state")

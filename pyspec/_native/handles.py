@@ -1,0 +1,143 @@
+"""Owned native objects: who may use them, when, and who frees them.
+
+The life of a handle:
+
+1. A ``pys_*_create`` call returns an address; ``Handle`` takes it over, together with the objects that
+   must outlive it (a context keeps its model).
+2. Each use goes through ``pointer``, which raises when the handle is closed, belongs to a process that
+   was forked, to another thread, or failed an assertion before.
+3. ``close()`` lets go. The native object is freed when nothing refers to it any more: a numpy view of
+   its memory keeps it alive, so a view never dangles.
+4. What was never closed is freed by ``weakref.finalize``: when collected, or at exit in reverse order of
+   creation. A forked child frees nothing, because threads and devices of the parent are not its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from pyspec._native.status import Status, check
+from pyspec.errors import BrokenError, ClosedError, ForkedError, WrongThreadError
+
+_n_forks = 0
+
+
+def _count_fork() -> None:
+    global _n_forks  # noqa: PLW0603 - a process-wide fact
+    _n_forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Native:
+    """The address and its finaliser; referred to by the handle and by views of native memory."""
+
+    __slots__ = ("__weakref__", "address", "finalizer")
+
+    def __init__(self, address: int, free: Callable[[int], None], keeps: tuple[object, ...]) -> None:
+        self.address = address
+        self.finalizer = weakref.finalize(self, _free, address, free, keeps, _n_forks)
+
+
+def _free(address: int, free: Callable[[int], None], keeps: tuple[object, ...], n_forks: int) -> None:
+    del keeps  # held until here so that what this object needs is freed after it
+    if n_forks == _n_forks:
+        free(address)
+
+
+class Handle:
+    """Owner of one native object.
+
+    Args:
+        address: The native object.
+        free: Frees it; called at most once.
+        what: Name for messages, such as "context".
+        keeps: Objects that must not be freed before this one.
+        thread_bound: Whether only the creating thread may use it.
+    """
+
+    __slots__ = ("_broken", "_n_forks", "_native", "_thread", "_what")
+
+    def __init__(
+        self,
+        address: int,
+        free: Callable[[int], None],
+        *,
+        what: str,
+        keeps: tuple[object, ...] = (),
+        thread_bound: bool = False,
+    ) -> None:
+        self._native: _Native | None = _Native(address, free, keeps)
+        self._what = what
+        self._n_forks = _n_forks
+        self._thread = threading.get_ident() if thread_bound else None
+        self._broken = ""
+
+    @property
+    def pointer(self) -> int:
+        """The address, after checking that it may be used here and now.
+
+        Raises:
+            ClosedError, ForkedError, WrongThreadError, BrokenError
+        """
+        native = self._native
+        if native is None:
+            msg = f"This {self._what} is closed."
+            raise ClosedError(msg)
+        if self._n_forks != _n_forks:
+            msg = f"This {self._what} was made before fork(); make a new one in the child process."
+            raise ForkedError(msg)
+        if self._thread is not None and self._thread != threading.get_ident():
+            msg = f"This {self._what} belongs to the thread that created it; use it there or create one per thread."
+            raise WrongThreadError(msg)
+        if self._broken:
+            msg = f"This {self._what} failed an internal check of llama.cpp and cannot be used again: {self._broken}"
+            raise BrokenError(msg)
+        return native.address
+
+    @property
+    def closed(self) -> bool:
+        return self._native is None
+
+    @property
+    def keep_alive(self) -> _Native | None:
+        """What a view of native memory must refer to."""
+        return self._native
+
+    def check(self, status: int, doing: str = "") -> None:
+        """``status.check`` for a call on this handle; a failed assertion makes the handle unusable."""
+        try:
+            check(status, doing)
+        except Exception as error:
+            if status == Status.ASSERT:
+                self._broken = str(error)
+                self._abandon()
+            raise
+
+    def close(self) -> None:
+        """Let go of the native object. May be called again, from any thread."""
+        self._native = None
+
+    def _abandon(self) -> None:
+        # After a failed assertion the object's state is unknown: leaking it is safer than freeing it.
+        if self._native is not None:
+            self._native.finalizer.detach()
+
+
+def array_interface(handle: Handle, address: int, shape: tuple[int, ...], typestr: str) -> Any:
+    """Return an object from which numpy makes a read-only view of native memory that keeps ``handle`` alive."""
+    return _View(handle.keep_alive, address, shape, typestr)
+
+
+class _View:
+    __slots__ = ("__array_interface__", "__weakref__", "_keep_alive")
+
+    def __init__(self, keep_alive: object, address: int, shape: tuple[int, ...], typestr: str) -> None:
+        self._keep_alive = keep_alive
+        self.__array_interface__ = {"data": (address, True), "shape": shape, "typestr": typestr, "version": 3}

@@ -1,0 +1,65 @@
+"""llama.cpp's log lines as records of the ``pyspec.llama_cpp`` logger.
+
+The native side queues lines (csrc/log.cpp), because they come from any thread and from inside calls
+that hold no interpreter lock. Python takes them after each call, so records keep their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspec._native.buffers import Int32Out, TextBuffer
+from pyspec._native.library import lib
+
+_logger = logging.getLogger("pyspec.llama_cpp")
+_logger.addHandler(logging.NullHandler())  # quiet unless the application asks for it
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # ggml_log_level
+_INFO, _NOTHING = 2, 9
+_LONGEST_LINE = 8192
+_lock = threading.Lock()
+_listeners: list[Callable[[str], None]] = []
+
+
+@functools.cache
+def _pending() -> Any:
+    return lib().pys_log_pending().contents
+
+
+def sync_threshold() -> None:
+    """Let the native side drop the lines that nobody would see."""
+    wanted = [level for level, python_level in _LEVELS.items() if _logger.isEnabledFor(python_level)]
+    lowest = min(wanted, default=_NOTHING)
+    lib().pys_log_threshold(min(lowest, _INFO) if _listeners else lowest)
+
+
+@contextlib.contextmanager
+def listener(function: Callable[[str], None]) -> Iterator[None]:
+    """Call ``function`` with each line as well, INFO and above."""
+    _listeners.append(function)
+    sync_threshold()
+    try:
+        yield
+    finally:
+        _listeners.remove(function)
+        sync_threshold()
+
+
+def forward_pending() -> None:
+    """Hand queued lines to ``logging``. Costs one memory read when there are none."""
+    if not _pending().value:
+        return
+    text, level = TextBuffer(_LONGEST_LINE), Int32Out()
+    while True:
+        with _lock:
+            lib().pys_log_pop(text.address, text.capacity, text.length.ref, level.ref)
+            line = None if text.length.value < 0 else text.text()
+        if line is None:
+            return
+        _logger.log(_LEVELS.get(level.value, logging.INFO), "%s", line)
+        for function in tuple(_listeners):
+            function(line)

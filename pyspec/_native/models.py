@@ -1,0 +1,172 @@
+"""Native calls about models and vocabularies."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._native import log
+from pyspec._native.buffers import Int32Out, TextBuffer, address_of
+from pyspec._native.declarations import ModelInfo, ModelParams, ProgressFunction, VocabInfo
+from pyspec._native.handles import Handle
+from pyspec._native.library import lib
+from pyspec._native.status import Status, check
+from pyspec.config import ModelConfig
+
+PIECE, PIECE_SPECIAL, PIECE_RAW = 0, 1, 2
+
+
+def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | None] | None) -> Handle:
+    """Load a model.
+
+    An exception raised by ``progress`` stops the loading and is raised again here.
+    """
+    library = lib()
+    log.sync_threshold()
+    raised: list[BaseException] = []
+
+    def on_progress(fraction: float, _data: object) -> int:
+        if progress is None:
+            return 1
+        try:
+            return 0 if progress(fraction) is False else 1
+        except BaseException as error:  # noqa: BLE001 - must not pass through C; raised again below
+            raised.append(error)
+            return 0
+
+    params = ModelParams(
+        n_gpu_layers=config.n_gpu_layers,
+        main_gpu=config.main_gpu,
+        use_mmap=config.use_mmap,
+        use_mlock=config.use_mlock,
+        check_tensors=config.check_tensors,
+        vocab_only=config.vocab_only,
+        repack=config.repack,
+        progress=ProgressFunction(on_progress),
+    )
+    address = ctypes.c_void_p()
+    status = library.pys_model_load(path, ctypes.byref(params), ctypes.byref(address))
+    if raised:
+        log.forward_pending()
+        raise raised[0]
+    check(status)
+    return Handle(_address(address), library.pys_model_free, what="model")
+
+
+def _address(out: ctypes.c_void_p) -> int:
+    if out.value is None:  # cannot be: the status was OK
+        msg = "the native library returned no handle"
+        raise AssertionError(msg)
+    return out.value
+
+
+def info(handle: Handle) -> ModelInfo:
+    out = ModelInfo()
+    handle.check(lib().pys_model_get_info(handle.pointer, ctypes.byref(out)))
+    return out
+
+
+def read_text(call: Callable[[int, int, Any], int], *, capacity: int = 1024) -> str | None:
+    """Run a native call that fills (buffer, capacity, length), enlarging the buffer once when asked."""
+    text = TextBuffer(capacity)
+    status = call(text.address, text.capacity, text.length.ref)
+    if status == Status.BUFFER:
+        text = TextBuffer(text.length.value)
+        status = call(text.address, text.capacity, text.length.ref)
+    check(status)
+    return None if text.length.value < 0 else text.text()
+
+
+def description(handle: Handle) -> str:
+    return read_text(lambda *out: lib().pys_model_description(handle.pointer, *out)) or ""
+
+
+def file_type(handle: Handle) -> str:
+    return read_text(lambda *out: lib().pys_model_file_type(handle.pointer, *out)) or ""
+
+
+def chat_template(handle: Handle, name: str | None) -> str | None:
+    key = None if name is None else name.encode()
+    return read_text(lambda *out: lib().pys_model_chat_template(handle.pointer, key, *out))
+
+
+def metadata(handle: Handle) -> dict[str, str]:
+    """Return the scalar metadata as text; llama.cpp does not offer arrays."""
+    count = Int32Out()
+    handle.check(lib().pys_model_meta_count(handle.pointer, count.ref))
+    entries = {}
+    for i in range(count.value):
+        key = read_text(lambda *out, i=i: lib().pys_model_meta_key(handle.pointer, i, *out))
+        entries[key or ""] = read_text(lambda *out, i=i: lib().pys_model_meta_value(handle.pointer, i, *out)) or ""
+    return entries
+
+
+def vocab_info(handle: Handle) -> VocabInfo:
+    out = VocabInfo()
+    handle.check(lib().pys_vocab_get_info(handle.pointer, ctypes.byref(out)))
+    return out
+
+
+def vocab_eog(handle: Handle, n_tokens: int) -> npt.NDArray[np.uint8]:
+    flags = np.zeros(n_tokens, np.uint8)
+    handle.check(lib().pys_vocab_eog(handle.pointer, address_of(flags)))
+    return flags
+
+
+def vocab_attributes(handle: Handle, n_tokens: int) -> npt.NDArray[np.int32]:
+    flags = np.zeros(n_tokens, np.int32)
+    handle.check(lib().pys_vocab_attributes(handle.pointer, address_of(flags)))
+    return flags
+
+
+def tokenize(handle: Handle, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+    count = Int32Out()
+    capacity = len(text) + 16
+    while True:
+        tokens = array("i", bytes(4 * capacity))
+        status = lib().pys_vocab_tokenize(
+            handle.pointer, text, len(text), address_of(tokens), capacity, add_special, parse_special, count.ref
+        )
+        if status != Status.BUFFER:
+            handle.check(status, "tokenise the text")
+            return tokens[: count.value].tolist()
+        capacity = count.value
+
+
+def pieces(handle: Handle, tokens: Sequence[int], kind: int) -> list[bytes]:
+    """Return the bytes of each token."""
+    ids = array("i", tokens)
+    offsets = array("i", bytes(4 * (len(ids) + 1)))
+    capacity = 16 * len(ids) + 64
+    while True:
+        text = TextBuffer(capacity)
+        status = lib().pys_vocab_pieces(
+            handle.pointer, address_of(ids), len(ids), kind, text.address, capacity, address_of(offsets)
+        )
+        if status != Status.BUFFER:
+            break
+        capacity = offsets[len(ids)]
+    handle.check(status, "turn tokens into text")
+    blob = ctypes.string_at(text.address, offsets[len(ids)])
+    return [blob[offsets[i] : offsets[i + 1]] for i in range(len(ids))]
+
+
+def quantize(source: bytes, destination: bytes, file_type: int, **options: Any) -> None:
+    """Run llama.cpp's quantiser; see ``pyspec.llama.quantize``."""
+    layers = array("i", options["prune_layers"])
+    status = lib().pys_model_quantize(
+        source,
+        destination,
+        file_type,
+        options["n_threads"],
+        options["allow_requantize"],
+        options["pure"],
+        address_of(layers),
+        len(layers),
+    )
+    check(status)

@@ -1,0 +1,238 @@
+"""Frozen settings, validated once, when they are made."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pyspec.errors import ConfigError
+
+__all__ = ["ContextConfig", "ModelConfig", "SamplingConfig"]
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+MAX_THREADS = 512
+MAX_INT32 = 2**31 - 1
+MAX_SEED = 2**32 - 1
+
+
+def require_int(name: str, value: object, low: int, high: int) -> int:
+    """Return ``value`` when it is an integer in ``[low, high]``.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        msg = f"{name} must be an integer, not {value!r}."
+        raise ConfigError(msg)
+    number = value.__index__()  # numpy integers are welcome
+    if not low <= number <= high:
+        msg = f"{name} must be between {low} and {high}, not {number}."
+        raise ConfigError(msg)
+    return int(number)
+
+
+def require_float(name: str, value: object, low: float, high: float) -> float:
+    """Return ``value`` as a float when it is a finite number in ``[low, high]``.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        msg = f"{name} must be a number, not {value!r}."
+        raise ConfigError(msg)
+    number = float(value)
+    if not math.isfinite(number) or not low <= number <= high:
+        msg = f"{name} must be between {low:g} and {high:g}, not {number:g}."
+        raise ConfigError(msg)
+    return number
+
+
+def require_bool(name: str, value: object) -> bool:
+    """Return ``value`` when it is a bool.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name} must be True or False, not {value!r}."
+        raise ConfigError(msg)
+    return value
+
+
+def default_threads() -> int:
+    """Return ``OMP_NUM_THREADS`` where it is set, else the number of physical cores this process may use."""
+    wish = os.environ.get("OMP_NUM_THREADS", "")
+    if wish.isdecimal() and int(wish) > 0:
+        return min(int(wish), MAX_THREADS)
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:  # not Linux
+        return max(1, (os.cpu_count() or 2) // 2)
+    cores = {_core_of(cpu) for cpu in allowed}
+    return max(1, len(cores))
+
+
+def _core_of(cpu: int) -> str:
+    """Return the hardware threads that share a core with ``cpu``, as Linux lists them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return str(cpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """How a model is loaded.
+
+    Attributes:
+        n_gpu_layers: Layers to keep on the GPU; -1 means all.
+        main_gpu: The device for what is not split.
+        use_mmap: Map the file instead of reading it.
+        use_mlock: Keep the weights in RAM.
+        check_tensors: Look for invalid values while loading.
+        vocab_only: Load the vocabulary and metadata only; such a model cannot make a context.
+        repack: Lay out quantised weights again for the CPU at hand (faster, uses memory of its own).
+    """
+
+    n_gpu_layers: int = -1
+    main_gpu: int = 0
+    use_mmap: bool = True
+    use_mlock: bool = False
+    check_tensors: bool = False
+    vocab_only: bool = False
+    repack: bool = True
+
+    def __post_init__(self) -> None:
+        require_int("n_gpu_layers", self.n_gpu_layers, -1, MAX_INT32)
+        require_int("main_gpu", self.main_gpu, 0, 1023)
+        for name in ("use_mmap", "use_mlock", "check_tensors", "vocab_only", "repack"):
+            require_bool(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextConfig:
+    """How a context is made.
+
+    Attributes:
+        n_ctx: Tokens of memory for all sequences together; 0 means what the model was trained for.
+        n_batch: Most tokens in one decode.
+        n_ubatch: Most tokens computed at once; at most ``n_batch``.
+        n_seq_max: Most sequences, 1 to 256.
+        n_outputs_max: Most logits rows in one decode; 0 means ``n_batch``. Each row costs memory for one
+            float per vocabulary entry.
+        n_threads: Threads for a few tokens; 0 means the physical cores.
+        n_threads_batch: Threads for many tokens; 0 means ``n_threads``.
+        flash_attn: Flash attention: "auto", "on" or "off".
+        type_k: Type of the keys in memory, such as "f16" or "q8_0".
+        type_v: Type of the values in memory; a quantised one needs flash attention.
+        offload_kqv: Keep memory on the device of its layer.
+        op_offload: Send large host operations to a device.
+        swa_full: Keep all positions of sliding-window layers, so that they can be trimmed like any other.
+        kv_unified: One buffer shared by all sequences.
+        rope_freq_base: 0 means the model's.
+        rope_freq_scale: 0 means the model's.
+    """
+
+    n_ctx: int = 0
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_seq_max: int = 1
+    n_outputs_max: int = 0
+    n_threads: int = 0
+    n_threads_batch: int = 0
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    offload_kqv: bool = True
+    op_offload: bool = True
+    swa_full: bool = True
+    kv_unified: bool = False
+    rope_freq_base: float = 0.0
+    rope_freq_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_int("n_ctx", self.n_ctx, 0, MAX_INT32)
+        require_int("n_batch", self.n_batch, 1, 1 << 20)
+        require_int("n_ubatch", self.n_ubatch, 1, 1 << 20)
+        require_int("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES)
+        require_int("n_outputs_max", self.n_outputs_max, 0, 1 << 20)
+        require_int("n_threads", self.n_threads, 0, MAX_THREADS)
+        require_int("n_threads_batch", self.n_threads_batch, 0, MAX_THREADS)
+        require_float("rope_freq_base", self.rope_freq_base, 0.0, 1e30)
+        require_float("rope_freq_scale", self.rope_freq_scale, 0.0, 1e6)
+        for name in ("offload_kqv", "op_offload", "swa_full", "kv_unified"):
+            require_bool(name, getattr(self, name))
+        if self.n_ubatch > self.n_batch:
+            msg = f"n_ubatch ({self.n_ubatch}) must not be larger than n_batch ({self.n_batch})."
+            raise ConfigError(msg)
+        if self.flash_attn not in ("auto", "on", "off"):
+            msg = f'flash_attn must be "auto", "on" or "off", not {self.flash_attn!r}.'
+            raise ConfigError(msg)
+        self._check_cache_types()
+
+    def _check_cache_types(self) -> None:
+        for name, value in (("type_k", self.type_k), ("type_v", self.type_v)):
+            if value not in CACHE_TYPES:
+                msg = f"{name} must be one of {', '.join(CACHE_TYPES)}, not {value!r}."
+                raise ConfigError(msg)
+        if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
+            msg = f'type_v "{self.type_v}" needs flash attention; use flash_attn "auto" or "on", or type_v "f16".'
+            raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How the target chooses a token; fields are applied in the order of llama.cpp's default chain.
+
+    Attributes:
+        temperature: 0 takes the most likely token.
+        top_k: Keep the k most likely; 0 keeps all.
+        top_p: Keep the smallest set with this probability; 1 keeps all.
+        min_p: Keep tokens with at least this share of the best one's probability; 0 keeps all.
+        typical_p: Locally typical sampling; 1 is off.
+        repeat_penalty: Divides the logits of recent tokens; 1 is off.
+        frequency_penalty: Subtracted per occurrence; 0 is off.
+        presence_penalty: Subtracted once; 0 is off.
+        repeat_last_n: How many recent tokens the penalties see.
+        logit_bias: Token id to added logit; -inf bans a token.
+        seed: Seed of the random draws. None takes a fresh one, which the result reports.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_float("temperature", self.temperature, 0.0, 1e6)
+        require_int("top_k", self.top_k, 0, MAX_INT32)
+        require_float("top_p", self.top_p, 0.0, 1.0)
+        require_float("min_p", self.min_p, 0.0, 1.0)
+        require_float("typical_p", self.typical_p, 0.0, 1.0)
+        require_float("repeat_penalty", self.repeat_penalty, 1e-6, 1e6)
+        require_float("frequency_penalty", self.frequency_penalty, -1e6, 1e6)
+        require_float("presence_penalty", self.presence_penalty, -1e6, 1e6)
+        require_int("repeat_last_n", self.repeat_last_n, 0, 1 << 20)
+        if self.seed is not None:
+            require_int("seed", self.seed, 0, MAX_SEED)
+        for token, bias in self.logit_bias.items():
+            require_int("a token of logit_bias", token, 0, MAX_INT32)
+            if bias != -math.inf:
+                require_float("a value of logit_bias", bias, -1e9, 1e9)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the choice depends on the tokens before."""
+        off = self.repeat_penalty == 1.0 and self.frequency_penalty == 0.0 and self.presence_penalty == 0.0
+        return not off and self.repeat_last_n > 0
