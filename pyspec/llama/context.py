@@ -1,0 +1,261 @@
+"""A context: a model at work, with its memory and its logits."""
+
+from __future__ import annotations
+
+import operator
+import os
+import weakref
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec._native import contexts as native
+from pyspec.config import ContextConfig, default_threads, require_int
+from pyspec.errors import (
+    BatchError,
+    ConfigError,
+    ContextCreateError,
+    ContextFullError,
+    LifetimeError,
+    PositionError,
+    SequenceError,
+    TokenError,
+    UnsupportedError,
+)
+from pyspec.llama.batch import Batch
+from pyspec.llama.memory import Memory
+from pyspec.llama.model import Model
+from pyspec.llama.rows import Rows
+
+_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+
+
+class Context:
+    """Memory and computation for the sequences of one model. Belongs to the thread that creates it.
+
+    Args:
+        model: The model; it must stay open.
+        config: Sizes and types.
+
+    Raises:
+        ContextCreateError: It does not fit, or llama.cpp refused it; the message has the reason.
+
+    Example:
+        >>> with pyspec.Context(model, pyspec.ContextConfig(n_ctx=512)) as context:  # doctest: +SKIP
+        ...     batch = pyspec.Batch()
+        ...     batch.add(token, position=0, output=True)
+        ...     best = context.decode(batch).argmax(0)
+    """
+
+    def __init__(self, model: Model, config: ContextConfig | None = None) -> None:
+        if not isinstance(model, Model):
+            msg = f"model must be a Model, not {type(model).__name__}."
+            raise ConfigError(msg)
+        self.config = config if config is not None else ContextConfig()
+        if not isinstance(self.config, ContextConfig):
+            msg = f"config must be a ContextConfig, not {type(self.config).__name__}."
+            raise ConfigError(msg)
+        if model.config.vocab_only:
+            msg = "This model was loaded with vocab_only; load it again without to make a context."
+            raise ContextCreateError(msg)
+        self.model = model
+        self.handle = native.create(model.handle, **_native_params(model, self.config))
+        info = native.info(self.handle)
+        self.n_ctx: int = info.n_ctx
+        self.n_ctx_seq: int = info.n_ctx_seq
+        self.n_batch: int = info.n_batch
+        self.n_ubatch: int = info.n_ubatch
+        self.n_seq_max: int = info.n_seq_max
+        self.n_rs_seq: int = info.n_rs_seq
+        self.n_vocab: int = info.n_vocab
+        self.n_outputs_max = self.config.n_outputs_max or self.n_batch
+        self.has_memory = bool(info.has_memory)
+        self.n_decodes = 0
+        self.memory = Memory(self)
+        self._abort = native.AbortFlag(self.handle)
+        self._n_rows_reserved = self.n_seq_max
+        self._view: weakref.ref[npt.NDArray[np.float32]] | None = None
+        model.register(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what saved state must agree on: model and layout of the memory."""
+        info, config = self.model.info, self.config
+        layout = f"{config.type_k}/{config.type_v}, flash {config.flash_attn}, full swa {config.swa_full}"
+        return f"{info.description} with {info.n_params} weights ({layout}, snapshots {self.n_rs_seq})"
+
+    def decode(self, batch: Batch) -> Rows:
+        """Compute a batch: its entries enter memory, and the wanted logits rows come back.
+
+        Args:
+            batch: At most ``n_batch`` entries; those of a sequence continue it without gaps.
+
+        Returns:
+            The wanted rows in batch order, valid until the next decode.
+
+        Raises:
+            BatchError: Empty or too long, or more rows wanted than ``n_outputs_max``.
+            TokenError, SequenceError, PositionError: An entry is wrong.
+            ContextFullError: There is no room. Memory is unchanged.
+            DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came.
+        """
+        self._check_batch(batch)
+        self._forbid_moving_rows(batch.n_outputs)
+        self.n_decodes += 1
+        native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
+        return Rows(self, 0, batch.n_outputs)
+
+    def request_abort(self, *, value: bool = True) -> None:
+        """Ask a decode in progress to stop, or take the request back. Any thread may call this."""
+        self._abort.set(value=value)
+
+    def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
+        """Change the number of threads for few and for many tokens."""
+        few = require_int("n_threads", n_threads, 1, 512)
+        many = few if n_threads_batch is None else require_int("n_threads_batch", n_threads_batch, 1, 512)
+        native.set_threads(self.handle, few, many)
+
+    def logits_view(self) -> npt.NDArray[np.float32]:
+        """Return all rows of the last decode as a read-only view, [n_rows, n_vocab]; see ``Rows``."""
+        view = self._view() if self._view is not None else None
+        if view is None:
+            view = native.logits(self.handle, self.n_vocab)
+            self._view = weakref.ref(view)
+        return view
+
+    def probe_decode(self, position: int) -> None:
+        """Decode token 0 at a position of sequence 0; only for finding out what the memory can do."""
+        native.decode(self.handle, [0], [position], [(0,)], [False])
+
+    def close(self) -> None:
+        """Free the context. May be called again."""
+        self.handle.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self.handle.closed
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        size = f"{self.n_ctx} tokens, {self.n_seq_max} sequences"
+        return f"<Context of {self.model.path.name}: {size}{', closed' if self.closed else ''}>"
+
+    def _check_batch(self, batch: Batch) -> None:
+        if not isinstance(batch, Batch):
+            msg = f"batch must be a Batch, not {type(batch).__name__}."
+            raise BatchError(msg)
+        n_entries = len(batch)
+        lists = (batch.positions, batch.seq_ids, batch.outputs)
+        if any(len(entries) != n_entries for entries in lists) or sum(batch.outputs) != batch.n_outputs:
+            msg = "The lists of the batch do not match each other; fill it with add() and extend()."
+            raise BatchError(msg)
+        if not 1 <= n_entries <= self.n_batch:
+            msg = f"A batch must have 1 to {self.n_batch} entries (n_batch), not {n_entries}."
+            raise BatchError(msg)
+        if batch.n_outputs > self.n_outputs_max:
+            msg = f"{batch.n_outputs} logits rows are wanted; at most {self.n_outputs_max} fit (n_outputs_max)."
+            raise BatchError(msg)
+        if not self.model.info.has_decoder:
+            msg = f"{self.model.path.name} is an encoder; it cannot generate."
+            raise UnsupportedError(msg)
+        self._check_tokens(batch)
+        self._check_positions(batch)
+
+    def _check_tokens(self, batch: Batch) -> None:
+        for i, token in enumerate(batch.tokens):
+            try:
+                inside = 0 <= operator.index(token) < self.n_vocab
+            except TypeError:
+                inside = False
+            if not inside:
+                msg = f"Entry {i} has the token {token!r}; the vocabulary has the ids 0 to {self.n_vocab - 1}."
+                raise TokenError(msg)
+
+    def _check_positions(self, batch: Batch) -> None:
+        expected: dict[int, int] = {}
+        for i, (position, sequences) in enumerate(zip(batch.positions, batch.seq_ids, strict=True)):
+            for seq_id in sequences:
+                if not isinstance(seq_id, int) or not 0 <= seq_id < self.n_seq_max:
+                    msg = f"Entry {i} is of sequence {seq_id!r}; this context has 0 to {self.n_seq_max - 1}."
+                    raise SequenceError(msg)
+                if seq_id not in expected:
+                    expected[seq_id] = self.memory.length(seq_id) if self.has_memory else 0
+                if position != expected[seq_id]:
+                    msg = (
+                        f"Entry {i} is at position {position!r} of sequence {seq_id}; "
+                        f"its next position is {expected[seq_id]}."
+                    )
+                    raise PositionError(msg)
+                expected[seq_id] += 1
+        for seq_id, end in expected.items():
+            if end > self.n_ctx_seq:
+                msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {self.n_ctx_seq}."
+                raise ContextFullError(msg)
+
+    def _forbid_moving_rows(self, n_rows: int) -> None:
+        """A decode with more rows than ever before moves the buffer, which would leave views dangling."""
+        if n_rows <= self._n_rows_reserved:
+            return
+        if self._view is not None and self._view() is not None:
+            msg = (
+                f"This decode wants {n_rows} logits rows, more than before, which moves the buffer under arrays "
+                f"taken from an earlier decode. Drop or copy these arrays first."
+            )
+            raise LifetimeError(msg)
+        self._n_rows_reserved = n_rows
+        self._view = None
+
+
+def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:
+    n_ctx = config.n_ctx or model.info.n_ctx_train
+    _refuse_impossible_size(model, config, n_ctx)
+    n_threads = config.n_threads or default_threads()
+    return {
+        "n_ctx": n_ctx,
+        "n_batch": config.n_batch,
+        "n_ubatch": config.n_ubatch,
+        "n_seq_max": config.n_seq_max,
+        "n_rs_seq": 0,
+        "n_outputs_max": config.n_outputs_max,
+        "n_outputs_max_per_seq": 0,
+        "n_threads": n_threads,
+        "n_threads_batch": config.n_threads_batch or n_threads,
+        "flash_attn": _FLASH_ATTN[config.flash_attn],
+        "type_k": native.type_id(config.type_k),
+        "type_v": native.type_id(config.type_v),
+        "offload_kqv": config.offload_kqv,
+        "op_offload": config.op_offload,
+        "swa_full": config.swa_full,
+        "kv_unified": config.kv_unified,
+        "rope_freq_base": config.rope_freq_base,
+        "rope_freq_scale": config.rope_freq_scale,
+    }
+
+
+def _refuse_impossible_size(model: Model, config: ContextConfig, n_ctx: int) -> None:
+    """Refuse a memory larger than the machine: the system would end the process instead of failing the call."""
+    info = model.info
+    if info.is_recurrent or not info.n_head:
+        return
+    bytes_per_value = 1 if config.type_k.startswith(("q", "iq")) else 2
+    per_token = 2 * info.n_layer * (info.n_embd // info.n_head) * max(info.n_head_kv, 0) * bytes_per_value
+    wanted = per_token * n_ctx
+    try:
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return
+    if not info.is_hybrid and wanted > installed:
+        msg = (
+            f"A context of {n_ctx} tokens needs about {wanted >> 20} MiB of memory; "
+            f"this machine has {installed >> 20} MiB. Use a smaller n_ctx."
+        )
+        raise ContextCreateError(msg)

@@ -1,0 +1,163 @@
+"""The memory of a context: which positions of which sequence it holds, and how they can be dropped."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from pyspec._native import contexts as native
+from pyspec.config import require_int
+from pyspec.errors import PositionError, RollbackError, SequenceError
+
+if TYPE_CHECKING:
+    from pyspec.llama.context import Context
+
+
+class RollbackKind(enum.Enum):
+    """How a memory gives up the newest positions of a sequence."""
+
+    NONE = "none"  # there is no memory, or it cannot be probed
+    TRIM = "trim"  # any suffix can be dropped
+    BOUNDED = "bounded"  # a suffix of at most n_rs_seq positions
+    WHOLE = "whole"  # only everything
+
+
+class Memory:
+    """Memory of one context.
+
+    Nothing here can be ignored by accident: a removal that the memory refuses raises.
+    """
+
+    __slots__ = ("_context", "_kind")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kind: RollbackKind | None = None
+
+    def length(self, seq_id: int) -> int:
+        """Return the number of positions of a sequence: one more than its last one."""
+        return native.memory_range(self._context.handle, self._checked(seq_id))[1] + 1
+
+    def range(self, seq_id: int) -> tuple[int, int]:
+        """Return first and last position of a sequence, (-1, -1) when it is empty."""
+        return native.memory_range(self._context.handle, self._checked(seq_id))
+
+    def trim(self, seq_id: int, length: int) -> None:
+        """Drop all positions of a sequence from ``length`` on.
+
+        Raises:
+            SequenceError: There is no such sequence.
+            PositionError: ``length`` is negative.
+            RollbackError: The memory cannot drop them; it is unchanged.
+        """
+        sequence = self._checked(seq_id)
+        keep = require_int("length", length, 0, 2**31 - 1)
+        held = self.length(sequence)
+        if held <= keep:
+            return
+        native.memory_remove(self._context.handle, sequence, keep, -1)
+        left = self.length(sequence)
+        if left > keep:
+            msg = f"Sequence {sequence} still ends at position {left} after it was trimmed from {held} to {keep}."
+            raise RollbackError(msg)
+
+    def remove(self, seq_id: int, begin: int, end: int) -> None:
+        """Drop positions ``begin`` to ``end - 1`` of a sequence.
+
+        Raises:
+            RollbackError: The memory cannot drop them; it is unchanged.
+        """
+        low = require_int("begin", begin, 0, 2**31 - 1)
+        native.memory_remove(self._context.handle, self._checked(seq_id), low, require_int("end", end, low, 2**31 - 1))
+
+    def clear(self, seq_id: int | None = None) -> None:
+        """Drop a sequence, or everything. This never fails."""
+        if seq_id is None:
+            native.memory_clear(self._context.handle, data=True)
+        else:
+            native.memory_remove(self._context.handle, self._checked(seq_id), -1, -1)
+
+    def copy(self, source: int, destination: int, length: int) -> None:
+        """Let ``destination`` share the first ``length`` positions of ``source``.
+
+        Raises:
+            PositionError: ``source`` is shorter, or ``destination`` is not empty.
+        """
+        here, there = self._checked(source), self._checked(destination)
+        count = require_int("length", length, 0, 2**31 - 1)
+        if count > self.length(here):
+            msg = f"Sequence {here} holds {self.length(here)} positions; {count} cannot be copied."
+            raise PositionError(msg)
+        if here == there or self.length(there):
+            msg = f"Sequence {there} must be another sequence, and empty, to receive a copy."
+            raise PositionError(msg)
+        native.memory_copy(self._context.handle, here, there, 0, count)
+
+    def keep(self, seq_id: int) -> None:
+        """Drop every sequence but one."""
+        native.memory_keep(self._context.handle, self._checked(seq_id))
+
+    def shift(self, seq_id: int, begin: int, delta: int) -> None:
+        """Add ``delta`` to all positions of a sequence from ``begin`` on.
+
+        Raises:
+            PositionError: A position would become negative.
+            RollbackError: The memory cannot shift.
+        """
+        sequence = self._checked(seq_id)
+        low = require_int("begin", begin, 0, 2**31 - 1)
+        step = require_int("delta", delta, -(2**31) + 1, 2**31 - 1)
+        if low + step < 0:
+            msg = f"Shifting position {low} by {step} would make it negative."
+            raise PositionError(msg)
+        native.memory_shift(self._context.handle, sequence, low, -1, step)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can be shifted."""
+        return native.memory_can_shift(self._context.handle)
+
+    @property
+    def rollback(self) -> RollbackKind:
+        """How this memory rolls back, found by trying it once while the memory is empty.
+
+        Raises:
+            PositionError: The memory was never probed and holds something now.
+        """
+        if self._kind is None:
+            self._kind = self._probe()
+        return self._kind
+
+    def _probe(self) -> RollbackKind:
+        """Decode two tokens one by one, try to drop the second, and clear.
+
+        There is no call that tells; one token at a time also fits ``n_batch = 1``.
+        """
+        context = self._context
+        if not context.has_memory:
+            return RollbackKind.NONE
+        if any(self.length(seq_id) for seq_id in range(context.n_seq_max)):
+            msg = "How a memory rolls back can only be probed while it is empty; ask before the first decode."
+            raise PositionError(msg)
+        if context.n_rs_seq > 0:
+            return RollbackKind.BOUNDED
+        try:
+            for position in range(min(2, context.n_ctx_seq)):
+                context.probe_decode(position)
+        except Exception:  # noqa: BLE001 - a model that cannot decode cannot roll back either
+            return RollbackKind.NONE
+        try:
+            native.memory_remove(context.handle, 0, 1, -1)
+        except RollbackError:
+            return RollbackKind.WHOLE
+        else:
+            return RollbackKind.TRIM
+        finally:
+            self.clear()
+
+    def _checked(self, seq_id: int) -> int:
+        n_seq_max = self._context.n_seq_max
+        if not isinstance(seq_id, int) or not 0 <= seq_id < n_seq_max:
+            msg = f"There is no sequence {seq_id!r}; this context has the sequences 0 to {n_seq_max - 1}."
+            raise SequenceError(msg)
+        return seq_id

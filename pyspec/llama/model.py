@@ -1,0 +1,220 @@
+"""A GGUF model."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
+
+from pyspec._native import Handle
+from pyspec._native import models as native
+from pyspec.config import ModelConfig
+from pyspec.errors import (
+    ConfigError,
+    LoadCancelledError,
+    ModelError,
+    ModelFormatError,
+    ModelLoadError,
+    ModelNotFoundError,
+    NativeError,
+)
+from pyspec.llama.vocab import Vocab
+
+if TYPE_CHECKING:
+    from pyspec.llama.context import Context
+
+Progress = Callable[[float], bool | None]
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_HEADER_BYTES = 24
+# What llama.cpp says when a file ends too early or holds nonsense.
+_DAMAGE_WORDS = ("corrupt", "incomplete", "failed to read", "not within the file bounds", "invalid", "overflow")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Sizes and properties of a model.
+
+    Attributes:
+        description: Architecture, size and type in words.
+        architecture: GGUF's ``general.architecture``.
+        file_type: Quantisation, such as "Q4_1".
+        size_bytes: Bytes of all tensors.
+        n_params: Number of weights.
+        n_ctx_train: Tokens of context it was trained for.
+        n_embd: Width.
+        n_layer: Layers, without next-n layers.
+        n_layer_nextn: Next-n (MTP) layers.
+        n_head: Attention heads.
+        n_head_kv: Heads of keys and values.
+        n_swa: Sliding window, 0 when there is none.
+        has_encoder: It must encode before it decodes.
+        has_decoder: It can decode.
+        is_recurrent: Its memory is a recurrent state.
+        is_hybrid: Its memory is partly a recurrent state.
+        is_diffusion: It is a diffusion model.
+    """
+
+    description: str
+    architecture: str
+    file_type: str
+    size_bytes: int
+    n_params: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_layer_nextn: int
+    n_head: int
+    n_head_kv: int
+    n_swa: int
+    has_encoder: bool
+    has_decoder: bool
+    is_recurrent: bool
+    is_hybrid: bool
+    is_diffusion: bool
+
+
+class Model:
+    """A loaded GGUF model. Any thread may use it; a context of it belongs to one thread.
+
+    Args:
+        path: The GGUF file; of a split model the first part.
+        config: How to load it.
+        progress: Called with 0.0 to 1.0 while loading. Returning False cancels.
+
+    Raises:
+        ModelNotFoundError: There is no such file, or it cannot be read.
+        ModelFormatError: It is not GGUF, of an unknown version, or damaged.
+        ModelLoadError: llama.cpp cannot load it; the message has its reason.
+        LoadCancelledError: ``progress`` returned False.
+
+    Example:
+        >>> with pyspec.Model("model.gguf") as model:  # doctest: +SKIP
+        ...     model.vocab.tokenize("Hello")
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], config: ModelConfig | None = None, *, progress: Progress | None = None
+    ) -> None:
+        self.path = _checked_path(path)
+        self.config = config if config is not None else ModelConfig()
+        if not isinstance(self.config, ModelConfig):
+            msg = f"config must be a ModelConfig, not {type(self.config).__name__}."
+            raise ConfigError(msg)
+        try:
+            self.handle = native.load(os.fsencode(self.path), self.config, progress)
+        except LoadCancelledError:
+            raise
+        except (ModelLoadError, NativeError) as error:
+            raise _classified(self.path, error) from None
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.metadata: Mapping[str, str] = MappingProxyType(native.metadata(self.handle))
+        self.info = _info(self.handle, self.metadata)
+        self.vocab = Vocab(self.handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self.handle.closed
+
+    def chat_template(self, name: str | None = None) -> str | None:
+        """Return the Jinja chat template stored in the file, or None.
+
+        Args:
+            name: A named variant, such as "tool_use".
+        """
+        return native.chat_template(self.handle, name)
+
+    def close(self) -> None:
+        """Close the model and every context made from it. May be called again."""
+        for context in list(self._contexts):
+            context.close()
+        self.handle.close()
+
+    def register(self, context: Context) -> None:
+        """Note a context of this model, to be closed with it."""
+        self._contexts.add(context)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.path.name}: {self.info.description}{', closed' if self.closed else ''}>"
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of something that looks like GGUF."""
+    try:
+        checked = Path(path)
+        with checked.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a NUL inside the path
+        reason = getattr(error, "strerror", None) or error
+        msg = f"The model {os.fspath(path)!r} cannot be read: {reason}."
+        raise ModelNotFoundError(msg) from None
+    except TypeError:
+        msg = f"path must be a string or a path, not {path!r}."
+        raise ConfigError(msg) from None
+    if header[:4] != _MAGIC:
+        msg = f"{checked} is not a GGUF file: it starts with {header[:4]!r} instead of {_MAGIC!r}."
+        raise ModelFormatError(msg)
+    version = int.from_bytes(header[4:8], "little")
+    if len(header) < _HEADER_BYTES or version not in _VERSIONS:
+        big_endian = int.from_bytes(header[4:8], "big") in _VERSIONS
+        found = "is big-endian" if big_endian else f"has GGUF version {version}"
+        if len(header) < _HEADER_BYTES:
+            found = "ends inside its header"
+        msg = f"{checked} {found}; readable are little-endian files of version 2 or 3."
+        raise ModelFormatError(msg)
+    return checked
+
+
+def _classified(path: Path, error: ModelLoadError | NativeError) -> ModelError:
+    """Tell a damaged file from one that llama.cpp cannot use."""
+    reason = str(error)
+    damaged = any(word in reason for word in _DAMAGE_WORDS)
+    kind = ModelFormatError if damaged else ModelLoadError
+    hint = " The file is damaged or incomplete; fetch it again." if damaged else ""
+    return kind(f"{path} could not be loaded: {reason}.{hint}")
+
+
+def _refuse_bad_epsilon(path: Path, metadata: Mapping[str, str]) -> None:
+    """A negative epsilon or NaN, which only a damaged file has, ends the process in the first decode."""
+    for key, value in metadata.items():
+        if key.endswith("_epsilon") and not 0.0 <= float(value) < math.inf:
+            msg = f"{path} could not be loaded: {key} is {value}. The file is damaged; fetch it again."
+            raise ModelFormatError(msg)
+
+
+def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
+    raw = native.info(handle)
+    return ModelInfo(
+        description=native.description(handle),
+        architecture=metadata.get("general.architecture", "unknown"),
+        file_type=native.file_type(handle),
+        size_bytes=raw.size_bytes,
+        n_params=raw.n_params,
+        n_ctx_train=raw.n_ctx_train,
+        n_embd=raw.n_embd,
+        n_layer=raw.n_layer,
+        n_layer_nextn=raw.n_layer_nextn,
+        n_head=raw.n_head,
+        n_head_kv=raw.n_head_kv,
+        n_swa=raw.n_swa,
+        has_encoder=bool(raw.has_encoder),
+        has_decoder=bool(raw.has_decoder),
+        is_recurrent=bool(raw.is_recurrent),
+        is_hybrid=bool(raw.is_hybrid),
+        is_diffusion=bool(raw.is_diffusion),
+    )
