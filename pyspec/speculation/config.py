@@ -1,0 +1,70 @@
+"""What the user asks of speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspec.llama.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Which drafters propose, and how.
+
+    Attributes:
+        types: Drafter names, as one string separated by commas or as a list. "none" switches speculation off.
+        draft_model: The draft model, for drafters that have one.
+        options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
+        rule: How drafts are accepted: "match".
+
+    Raises:
+        ConfigError: Something is not of this form.
+
+    Example:
+        >>> Speculation("ngram-simple", options={"ngram-simple": {"size_n": 4}}).types
+        ('ngram-simple',)
+    """
+
+    types: str | Iterable[str] = "none"
+    draft_model: Model | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rule: str = "match"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", _parsed_types(self.types))
+        if self.rule != "match":
+            msg = f'rule must be "match", not {self.rule!r}.'
+            raise ConfigError(msg)
+        if not isinstance(self.options, Mapping) or not all(
+            isinstance(entry, Mapping) for entry in self.options.values()
+        ):
+            msg = f"options must map drafter names to their options, not {self.options!r}."
+            raise ConfigError(msg)
+        unused = [name for name in self.options if name not in self.names]
+        if unused:
+            msg = f"options are given for {', '.join(unused)}, but the drafters are {', '.join(self.names) or 'none'}."
+            raise ConfigError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The drafter names, without "none"."""
+        return tuple(name for name in self.types if name != "none")
+
+
+def _parsed_types(types: object) -> tuple[str, ...]:
+    entries = types.split(",") if isinstance(types, str) else types
+    parts: list[Any] = list(entries) if isinstance(entries, Iterable) else [entries]
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            msg = f"types must be drafter names separated by commas, not {types!r}."
+            raise ConfigError(msg)
+    found = tuple(dict.fromkeys(part.strip() for part in parts))
+    if not found or ("none" in found and len(found) > 1):
+        msg = f'"none" switches speculation off and stands alone; found {types!r}.'
+        raise ConfigError(msg)
+    return found

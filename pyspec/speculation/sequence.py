@@ -1,0 +1,65 @@
+"""The state of one running sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenSequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspec.speculation.ending import Ending
+
+
+class Sampler(Protocol):
+    """How the target chooses a token. Its state holds exactly the tokens that were emitted."""
+
+    def sample(self, rows: Any, i: int) -> int:
+        """Choose a token from row i and take it into the state."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Take in a token that was not chosen here."""
+        ...
+
+    def save(self) -> Any:
+        """Return the state for ``restore``; only the last one saved need be restorable."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Return to a saved state."""
+        ...
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One sequence between two rounds.
+
+    Attributes:
+        seq_id: Its number in the target's memory.
+        history: The committed tokens. Drafters read it while a round runs and must not change it.
+        pending: The token that was emitted last and is not in memory yet.
+        sampler: Chooses tokens; its state ends at the pending token.
+        ending: Knows when to stop; its text ends at the pending token.
+        temperature: For drafters that sample.
+        seed: For drafters that sample.
+        n_top: How many of the largest logits to report per emitted token.
+    """
+
+    seq_id: int
+    history: list[int]
+    pending: int
+    sampler: Sampler
+    ending: Ending
+    temperature: float = 0.0
+    seed: int | None = None
+    n_top: int = 0
+
+    @property
+    def n_committed(self) -> int:
+        """Number of committed tokens; also the pending token's position."""
+        return len(self.history)
+
+    def commit(self, emitted: TokenSequence[int]) -> None:
+        """Commit the pending token and all emitted tokens but the last, which becomes pending."""
+        self.history.append(self.pending)
+        self.history.extend(emitted[:-1])
+        self.pending = emitted[-1]

@@ -1,0 +1,141 @@
+"""What happened, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspec.speculation.round import Outcome
+
+
+@dataclass(slots=True)
+class DrafterStats:
+    """Counters of one drafter.
+
+    Attributes:
+        n_begin: Requests it heard of.
+        n_asked: Requests for a draft.
+        n_drafts: Drafts of it that were verified.
+        n_drafts_accepted: Drafts with at least one accepted token.
+        n_drafted: Tokens in these drafts.
+        n_accepted: Tokens that stand.
+        n_model_tokens: Tokens its draft model evaluated.
+        drafted_at: Per draft position, drafts that were at least that long.
+        accepted_at: Per draft position, accepted tokens.
+        seconds: In "begin", "draft" and "accept".
+    """
+
+    n_begin: int = 0
+    n_asked: int = 0
+    n_drafts: int = 0
+    n_drafts_accepted: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_model_tokens: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"begin": 0.0, "draft": 0.0, "accept": 0.0})
+
+    def count(self, n_drafted: int, n_accepted: int) -> None:
+        """Count one verified draft."""
+        self.n_drafts += 1
+        self.n_drafts_accepted += n_accepted > 0
+        self.n_drafted += n_drafted
+        self.n_accepted += n_accepted
+        missing = n_drafted - len(self.drafted_at)
+        self.drafted_at += [0] * missing
+        self.accepted_at += [0] * missing
+        for i in range(n_drafted):
+            self.drafted_at[i] += 1
+            self.accepted_at[i] += i < n_accepted
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the drafted tokens, 0 when there were none."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens emitted per verified draft, the bonus or recovered one included; 1 without drafts."""
+        return 1.0 + (self.n_accepted / self.n_drafts if self.n_drafts else 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return counters and rates for JSON."""
+        return {
+            "n_begin": self.n_begin,
+            "n_asked": self.n_asked,
+            "n_drafts": self.n_drafts,
+            "n_drafts_accepted": self.n_drafts_accepted,
+            "n_drafted": self.n_drafted,
+            "n_accepted": self.n_accepted,
+            "n_model_tokens": self.n_model_tokens,
+            "drafted_at": list(self.drafted_at),
+            "accepted_at": list(self.accepted_at),
+            "acceptance": self.acceptance,
+            "acceptance_length": self.acceptance_length,
+            "seconds": dict(self.seconds),
+        }
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Counters of one generation.
+
+    Attributes:
+        n_prompt: Tokens of the prompt.
+        n_rounds: Target decodes after the prompt.
+        n_emitted: Tokens emitted = ``n_accepted + n_rounds``.
+        n_drafted: Tokens proposed.
+        n_accepted: Proposed tokens that stand.
+        lengths: Acceptance length to number of rounds.
+        prompt_seconds: For the prompt, all of its tokens but the last.
+        seconds: For the rounds: "draft", "verify", "accept", "rollback" and "total".
+    """
+
+    n_prompt: int = 0
+    n_rounds: int = 0
+    n_emitted: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    prompt_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def count(self, outcome: Outcome) -> None:
+        """Count one round."""
+        self.n_rounds += 1
+        self.n_emitted += len(outcome.emitted)
+        self.n_drafted += len(outcome.proposal.draft.tokens)
+        self.n_accepted += outcome.n_accepted
+        self.lengths[len(outcome.emitted)] += 1
+        for stage, seconds in outcome.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the drafted tokens, 0 when there were none."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens per second of rounds, the prompt excluded."""
+        total = self.seconds.get("total", 0.0)
+        return self.n_emitted / total if total else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return counters and rates for JSON."""
+        return {
+            "n_prompt": self.n_prompt,
+            "n_rounds": self.n_rounds,
+            "n_emitted": self.n_emitted,
+            "n_drafted": self.n_drafted,
+            "n_accepted": self.n_accepted,
+            "acceptance": self.acceptance,
+            "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
+            "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
+            "tokens_per_second": self.tokens_per_second,
+            "prompt_seconds": self.prompt_seconds,
+            "seconds": dict(self.seconds),
+        }
