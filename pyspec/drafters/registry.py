@@ -1,0 +1,122 @@
+"""Drafters by name. Built-in ones register through the same entry-point group as a stranger's package."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from pyspec.errors import ConfigError, DrafterError
+
+if TYPE_CHECKING:
+    from pyspec.llama.model import Model
+    from pyspec.speculation.draft import Drafter
+    from pyspec.speculation.target import Target
+
+GROUP = "pyspec.drafters"
+
+# Lookups first, because they cost nothing. A name that is not here comes after all of these.
+PRIORITY = (
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "draft-simple",
+    "draft-eagle3",
+    "draft-mtp",
+    "draft-dflash",
+    "draft-dspark",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a drafter with a model gets from the engine.
+
+    A drafter class asks for it by the class attribute ``needs_resources = True`` and a keyword ``resources``.
+
+    Attributes:
+        target_model: The target's model.
+        target: The target's context.
+        draft_model: The draft model, or None.
+        n_sequences: Sequences that may draft at once.
+    """
+
+    target_model: Model
+    target: Target
+    draft_model: Model | None
+    n_sequences: int
+
+
+@functools.cache
+def _registered() -> Mapping[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def names() -> list[str]:
+    """Return the names of all installed drafters, in the order a chain asks them."""
+    return sorted_by_priority(_registered())
+
+
+def sorted_by_priority(drafter_names: Iterable[str]) -> list[str]:
+    """Return names in the order a chain asks them."""
+    rank = {name: i for i, name in enumerate(PRIORITY)}
+    return sorted(drafter_names, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def create(name: str, *, resources: Resources | None = None, **options: Any) -> Drafter:
+    """Build a drafter.
+
+    Args:
+        name: Such as "ngram-simple"; see ``names()``.
+        resources: For drafters with a model; the engine gives it.
+        options: Named after the command line's flags, such as ``size_n``.
+
+    Raises:
+        ConfigError: There is no such drafter or option, or a value is wrong.
+        UnsupportedError: The drafter cannot work with these models; the message says what is missing.
+
+    Example:
+        >>> create("ngram-simple", size_n=4, size_m=8).name  # doctest: +SKIP
+        'ngram-simple'
+    """
+    factory = _factory(name)
+    accepted = _option_names(factory)
+    for option in options:
+        if option not in accepted:
+            near = difflib.get_close_matches(option, accepted, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            msg = f"The drafter {name} has no option {option!r}; it has {', '.join(accepted) or 'none'}.{hint}"
+            raise ConfigError(msg)
+    if getattr(factory, "needs_resources", False):
+        if resources is None:
+            msg = f"The drafter {name} works with models; build it through pyspec.Engine, which has them."
+            raise ConfigError(msg)
+        options["resources"] = resources
+    drafter: Drafter = factory(**options)
+    return drafter
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    point = _registered().get(name)
+    if point is None:
+        near = difflib.get_close_matches(str(name), _registered(), 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        msg = f"There is no drafter {name!r}; installed are {', '.join(names()) or 'none'}.{hint}"
+        raise ConfigError(msg)
+    try:
+        factory: Callable[..., Any] = point.load()
+    except Exception as error:
+        msg = f"The drafter {name} of {point.value} cannot be imported: {error}"
+        raise DrafterError(msg) from error
+    return factory
+
+
+def _option_names(factory: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(factory).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.name != "resources"]
