@@ -1,0 +1,9 @@
+"""Generation: prompts in, text out."""
+
+from __future__ import annotations
+
+from pyspec.engine.engine import Engine
+from pyspec.engine.generation import Generation
+from pyspec.engine.result import Chunk, Observer, Result, RunInfo
+
+__all__ = ["Chunk", "Engine", "Generation", "Observer", "Result", "RunInfo"]

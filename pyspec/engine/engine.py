@@ -1,0 +1,219 @@
+"""The engine: one model, its drafters, and the loop over rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pyspec.config import ContextConfig, SamplingConfig, require_int
+from pyspec.drafters import Chain, Resources, create, sorted_by_priority
+from pyspec.engine.generation import Generation, Job, Workplace
+from pyspec.engine.prompt import checked_prompt, checked_stops
+from pyspec.engine.result import Observer, Result
+from pyspec.errors import ConfigError, PyspecError, UnsupportedError
+from pyspec.llama.context import Context
+from pyspec.llama.memory import RollbackKind
+from pyspec.llama.model import Model
+from pyspec.llama.sampler import make_sampler
+from pyspec.speculation.accept import MatchRule
+from pyspec.speculation.config import Speculation
+from pyspec.speculation.ending import Ending
+from pyspec.speculation.sequence import Sequence as SequenceState
+
+if TYPE_CHECKING:
+    from pyspec.speculation.draft import Drafter
+
+_logger = logging.getLogger(__name__)
+_DEFAULT_N_CTX = 4096
+_NO_LIMIT = 2**31 - 1
+
+
+class Engine:
+    """Generates text with one model. Belongs to the thread that creates it.
+
+    Args:
+        model: The target; it must stay open.
+        speculation: Which drafters propose. None decodes plainly.
+        context: Sizes of the target's context. None takes the model's context size, at most 4096 tokens.
+        n_slots: Requests at once; one for now.
+
+    Raises:
+        ConfigError: An option is wrong.
+        UnsupportedError: Speculation cannot work with this model; the message says why.
+        VocabMismatchError: The draft model has another vocabulary.
+
+    Example:
+        >>> with pyspec.Engine(model, speculation=pyspec.Speculation("ngram-simple")) as engine:  # doctest: +SKIP
+        ...     print(engine.generate("Once upon a time", max_tokens=32).text)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        speculation: Speculation | None = None,
+        context: ContextConfig | None = None,
+        n_slots: int = 1,
+    ) -> None:
+        if not isinstance(model, Model):
+            msg = f"model must be a Model, not {type(model).__name__}."
+            raise ConfigError(msg)
+        require_int("n_slots", n_slots, 1, 1)
+        self.model = model
+        self.speculation = _with_drafter_for(speculation if speculation is not None else Speculation())
+        self.context = Context(model, _sized(model, context))
+        try:
+            chain = self._make_chain()
+        except BaseException:
+            self.context.close()
+            raise
+        piece = functools.lru_cache(maxsize=1 << 16)(lambda token: model.vocab.pieces([token])[0])
+        self._workplace = Workplace(model, self.context, chain, MatchRule(), self.speculation, piece)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        stop: str | Sequence[str] = (),
+        n_top: int = 0,
+        observer: Observer | None = None,
+    ) -> Result:
+        """Generate a whole answer; see ``stream`` for the arguments.
+
+        Raises:
+            PyspecError: As in ``stream``, with ``partial`` set to the ``Result`` so far.
+        """
+        generation = self.stream(
+            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, n_top=n_top, observer=observer
+        )
+        try:
+            for _chunk in generation:
+                pass
+        except PyspecError as error:
+            error.partial = generation.result
+            raise
+        return generation.result
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        stop: str | Sequence[str] = (),
+        n_top: int = 0,
+        observer: Observer | None = None,
+    ) -> Generation:
+        """Generate an answer piece by piece.
+
+        Args:
+            prompt: Text, or token ids. Names of special tokens in text are read as these tokens.
+            max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
+            sampling: How the target chooses; None takes the most likely token.
+            stop: Strings to stop before.
+            n_top: How many of the largest logits to report per token.
+            observer: Follows the rounds, for example a ``pyspec.trace.TraceWriter``.
+
+        Returns:
+            An iterator with one chunk per round; the work is done while it is iterated.
+
+        Raises:
+            ConfigError: An argument is wrong.
+            TokenError: A token id is outside the vocabulary.
+            ContextFullError: The prompt does not fit.
+            BusyError: While iterating: another generation of this engine is under way.
+        """
+        settings = sampling if sampling is not None else SamplingConfig()
+        sampler = make_sampler(settings, self.context.n_vocab)
+        limit = _NO_LIMIT if max_tokens is None else require_int("max_tokens", max_tokens, 0, _NO_LIMIT)
+        tokens = checked_prompt(prompt, self.model.vocab, self.context.n_ctx_seq)
+        sequence = SequenceState(
+            seq_id=0,
+            history=tokens[:-1],
+            pending=tokens[-1],
+            sampler=sampler,
+            ending=Ending(
+                eog=self.model.vocab.eog,
+                max_tokens=limit,
+                stops=checked_stops(stop),
+                piece=self._workplace.piece,
+            ),
+            temperature=settings.temperature,
+            seed=sampler.seed,
+            n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
+        )
+        result = Result(prompt_tokens=tokens, seed=sampler.seed, drafters=self._workplace.chain.stats)
+        return Generation(self._workplace, Job(sequence, settings, observer, result))
+
+    def _make_chain(self) -> Chain:
+        speculation = self.speculation
+        if not speculation.names:
+            return Chain([])
+        kind = self.context.memory.rollback
+        if kind is not RollbackKind.TRIM:
+            msg = (
+                f"{self.model.path.name} has memory of the kind {kind.value!r}, which cannot drop rejected tokens; "
+                f"speculation needs a memory that trims. Use --spec-type none (speculation=None)."
+            )
+            raise UnsupportedError(msg)
+        resources = Resources(self.model, self.context, speculation.draft_model, n_sequences=1)
+        drafters: list[Drafter] = []
+        try:
+            for name in sorted_by_priority(speculation.names):
+                drafter = create(name, resources=resources, **speculation.options.get(name, {}))
+                drafters.append(drafter)
+            return Chain(drafters)
+        except BaseException:
+            for drafter in drafters:
+                drafter.close()
+            raise
+
+    def close(self) -> None:
+        """Close the drafters and the context. The models stay open. May be called again."""
+        self._workplace.chain.close()
+        self.context.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _sized(model: Model, context: ContextConfig | None) -> ContextConfig:
+    """Choose the context's size and how many logits rows it may have."""
+    config = context if context is not None else ContextConfig()
+    if not isinstance(config, ContextConfig):
+        msg = f"context must be a ContextConfig, not {type(config).__name__}."
+        raise ConfigError(msg)
+    n_ctx = config.n_ctx or min(model.info.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
+    n_batch = min(config.n_batch, n_ctx)
+    return dataclasses.replace(
+        config,
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_ubatch=min(config.n_ubatch, n_batch),
+        n_outputs_max=config.n_outputs_max or min(n_batch, 128),
+    )
+
+
+def _with_drafter_for(speculation: Speculation) -> Speculation:
+    """A draft model that no drafter would use is paid for and unused: choose the drafter that uses it."""
+    if not isinstance(speculation, Speculation):
+        msg = f"speculation must be a Speculation, not {type(speculation).__name__}."
+        raise ConfigError(msg)
+    draft_model = speculation.draft_model
+    if draft_model is None or any(name.startswith("draft-") for name in speculation.names):
+        return speculation
+    _logger.warning(
+        "The draft model %s is given without a drafter that uses it; draft-simple is added.", draft_model.path.name
+    )
+    return dataclasses.replace(speculation, types=(*speculation.names, "draft-simple"))

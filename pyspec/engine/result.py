@@ -1,0 +1,100 @@
+"""What a generation gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspec.speculation.ending import Finish
+from pyspec.speculation.round import Outcome
+from pyspec.speculation.stats import DrafterStats, GenerationStats
+
+TopTokens = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one round added.
+
+    Attributes:
+        text: Text that is complete and final: characters that are not finished yet, and the beginning of what
+            may become a stop string, come with a later chunk.
+        tokens: Tokens emitted by the round.
+        sources: Where each token came from: "plain", "draft:<name>", "recovered" or "bonus".
+        pieces: The text of each token by itself; bytes, because a character may span tokens.
+        finish: Why the generation ended with this chunk, or None.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    sources: tuple[str, ...]
+    pieces: tuple[bytes, ...]
+    finish: Finish | None
+
+
+@dataclass(slots=True)
+class Result:
+    """A finished generation.
+
+    Attributes:
+        text: The text, cut before a stop string.
+        tokens: All emitted tokens, an end-of-generation token included.
+        finish: Why it ended.
+        prompt_tokens: The prompt.
+        sources: Where each token came from.
+        top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
+        seed: Seed of the random draws, None at temperature 0.
+        stats: Counters of this generation.
+        drafters: Counters per drafter since the engine was made.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    prompt_tokens: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    top: list[TopTokens] = field(default_factory=list)
+    seed: int | None = None
+    stats: GenerationStats = field(default_factory=GenerationStats)
+    drafters: dict[str, DrafterStats] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "finish": self.finish.value if self.finish else None,
+            "prompt_tokens": list(self.prompt_tokens),
+            "sources": list(self.sources),
+            "top": [[list(entry) for entry in row] for row in self.top],
+            "seed": self.seed,
+            "stats": self.stats.to_dict(),
+            "drafters": {name: stats.to_dict() for name, stats in self.drafters.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a generation starts with, for observers."""
+
+    model: str
+    draft_model: str | None
+    speculation: dict[str, Any]
+    sampling: dict[str, Any]
+    prompt_tokens: list[int]
+
+
+class Observer(Protocol):
+    """Follows a generation, for example to write a trace."""
+
+    def begin(self, info: RunInfo) -> None:
+        """A generation starts."""
+        ...
+
+    def round(self, outcome: Outcome) -> None:
+        """A round was played."""
+        ...
+
+    def end(self, result: Result) -> None:
+        """The generation ended; ``result.finish`` tells why, also after an error."""
+        ...

@@ -1,0 +1,119 @@
+"""Reading and checking traces."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspec.errors import TraceError
+from pyspec.trace.writer import VERSION
+
+_KEYS: dict[str, dict[str, type]] = {
+    "run": {
+        "type": str,
+        "version": int,
+        "model": str,
+        "draft_model": object,
+        "spec": dict,
+        "sampling": dict,
+        "prompt_tokens": list,
+        "library": dict,
+    },
+    "round": {
+        "type": str,
+        "i": int,
+        "seq": int,
+        "pos": int,
+        "pending": int,
+        "drafter": object,
+        "draft": list,
+        "draft_probs": object,
+        "accepted": int,
+        "emitted": list,
+        "rule": str,
+        "rollback": str,
+        "seconds": dict,
+    },
+    "end": {"type": str, "seq": int, "finish": str, "stats": dict},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace that was read and checked.
+
+    Attributes:
+        run: The first line.
+        rounds: The round lines.
+        end: The last line, None when the run was cut off.
+    """
+
+    run: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    end: dict[str, Any] | None
+
+    @property
+    def emitted(self) -> list[int]:
+        """All emitted tokens."""
+        return [token for line in self.rounds for token in line["emitted"]]
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace and check that its rounds fit together.
+
+    Raises:
+        TraceError: It cannot be read, or a line contradicts the format or the line before; the message has its
+            number.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"The trace {os.fspath(path)} cannot be read: {error}."
+        raise TraceError(msg) from None
+    parsed = [_parsed(number, line) for number, line in enumerate(lines, 1)]
+    if not parsed or parsed[0]["type"] != "run":
+        msg = f"The trace {os.fspath(path)} does not begin with a run line."
+        raise TraceError(msg)
+    end = parsed[-1] if parsed[-1]["type"] == "end" else None
+    rounds = parsed[1:-1] if end is not None else parsed[1:]
+    _check_rounds(parsed[0], rounds)
+    return Trace(parsed[0], rounds, end)
+
+
+def _parsed(number: int, line: str) -> dict[str, Any]:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        msg = f"Line {number} of the trace is not JSON: {error}."
+        raise TraceError(msg) from None
+    keys = _KEYS.get(str(value.get("type"))) if isinstance(value, dict) else None
+    if keys is None or not all(key in value and isinstance(value[key], kind) for key, kind in keys.items()):
+        msg = f"Line {number} of the trace is not a run, round or end line with all its keys."
+        raise TraceError(msg)
+    if value["type"] == "run" and value["version"] != VERSION:
+        msg = f"The trace has version {value['version']}; readable is version {VERSION}."
+        raise TraceError(msg)
+    checked: dict[str, Any] = value
+    return checked
+
+
+def _check_rounds(run: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    if not run["prompt_tokens"]:
+        msg = "Line 1 of the trace has no prompt tokens."
+        raise TraceError(msg)
+    position, pending = len(run["prompt_tokens"]) - 1, run["prompt_tokens"][-1]
+    for i, line in enumerate(rounds):
+        accepted, emitted = line["accepted"], line["emitted"]
+        consistent = (
+            line["type"] == "round"
+            and (line["i"], line["pos"], line["pending"]) == (i, position, pending)
+            and len(emitted) == accepted + 1 > 0
+            and emitted[:accepted] == line["draft"][:accepted]
+        )
+        if not consistent:
+            msg = f"Line {i + 2} of the trace does not follow from the line before."
+            raise TraceError(msg)
+        position, pending = position + len(emitted), emitted[-1]

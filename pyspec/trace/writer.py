@@ -1,0 +1,101 @@
+"""Writing traces. The format is described in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyspec._native import library_info
+from pyspec.engine.result import Result, RunInfo
+from pyspec.errors import TraceError
+from pyspec.speculation.round import Outcome
+
+VERSION = 1
+
+
+class TraceWriter:
+    """An ``Observer`` that writes each round as it happens, so that a trace survives a crash.
+
+    Args:
+        path: The file; it is replaced.
+
+    Raises:
+        TraceError: The file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            msg = f"The trace {os.fspath(path)} cannot be written: {error.strerror}."
+            raise TraceError(msg) from None
+        self._n_rounds = 0
+
+    def begin(self, info: RunInfo) -> None:
+        """Write the run line."""
+        self._n_rounds = 0
+        self._write(
+            {
+                "type": "run",
+                "version": VERSION,
+                "model": info.model,
+                "draft_model": info.draft_model,
+                "spec": info.speculation,
+                "sampling": info.sampling,
+                "prompt_tokens": info.prompt_tokens,
+                "library": library_info(),
+            }
+        )
+
+    def round(self, outcome: Outcome) -> None:
+        """Write a round line."""
+        self._write(round_line(self._n_rounds, outcome))
+        self._n_rounds += 1
+
+    def end(self, result: Result) -> None:
+        """Write the end line."""
+        stats = {**result.stats.to_dict(), "drafters": {name: s.to_dict() for name, s in result.drafters.items()}}
+        finish = result.finish.value if result.finish else "error"
+        self._write({"type": "end", "seq": 0, "finish": finish, "stats": stats})
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line, allow_nan=True) + "\n")
+        except OSError as error:
+            msg = f"The trace {self._file.name} cannot be written: {error.strerror}."
+            raise TraceError(msg) from None
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
+    """Return the trace line of a round."""
+    proposal = outcome.proposal
+    return {
+        "type": "round",
+        "i": i,
+        "seq": outcome.seq_id,
+        "pos": outcome.position,
+        "pending": outcome.pending,
+        "drafter": proposal.drafter,
+        "draft": list(proposal.draft.tokens),
+        "draft_probs": None if proposal.draft.probs is None else list(proposal.draft.probs),
+        "accepted": outcome.n_accepted,
+        "emitted": list(outcome.emitted),
+        "rule": outcome.rule,
+        "rollback": outcome.rollback,
+        "seconds": {stage: round(seconds, 9) for stage, seconds in outcome.seconds.items()},
+    }
