@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
 import os
 import sys
 from pathlib import Path
@@ -55,11 +54,8 @@ def candidates() -> list[Path]:
     if override:
         return [Path(override)]
     name = _FILE_NAMES.get(sys.platform, "libpyspec.so")
-    folder = importlib.resources.files("pyspec") / "lib"
-    # An editable install spreads the package over two folders; both are on __path__.
-    roots = [Path(str(folder))]
-    roots += [Path(root) / "lib" for root in sys.modules["pyspec"].__path__]
-    return list(dict.fromkeys(root / name for root in roots))
+    # An editable install spreads the package over two folders, both on __path__.
+    return [Path(root) / "lib" / name for root in sys.modules["pyspec"].__path__]
 
 
 def _find() -> Path:
