@@ -24,13 +24,25 @@ def type_id(name: str) -> int:
     return out.value
 
 
-def create(model: Handle, **params: Any) -> Handle:
+class ContextHandle(Handle):
+    """A context's handle with cells for small results; one thread owns it, so they can be used again."""
+
+    __slots__ = ("first", "second")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.first = Int32Out()
+        self.second = Int32Out()
+
+
+def create(model: Handle, **params: Any) -> ContextHandle:
     """Create a context; ``params`` are the fields of ``pys_context_params``."""
     log.sync_threshold()
     address = ctypes.c_void_p()
     raw = ContextParams(**params)
     model.check(lib().pys_context_create(model.pointer, ctypes.byref(raw), ctypes.byref(address)))
-    return Handle(
+    log.forward_pending()
+    return ContextHandle(
         address.value or 0, lib().pys_context_free, what="context", keeps=(model.keep_alive,), thread_bound=True
     )
 
@@ -76,6 +88,7 @@ def decode(
     arrays = (array("i", tokens), array("i", positions), offsets, array("i", flat), array("b", outputs))
     raw = BatchArrays(*(data.buffer_info()[0] for data in arrays), n_tokens)
     context.check(lib().pys_context_decode(context.pointer, ctypes.byref(raw)))
+    log.forward_pending()
 
 
 def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
@@ -87,10 +100,9 @@ def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
     return np.asarray(array_interface(context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
 
 
-def argmax(context: Handle, row: int) -> int:
-    out = Int32Out()
-    context.check(lib().pys_context_argmax(context.pointer, row, out.ref))
-    return out.value
+def argmax(context: ContextHandle, row: int) -> int:
+    context.check(lib().pys_context_argmax(context.pointer, row, context.first.ref))
+    return context.first.value
 
 
 def top_k(context: Handle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
@@ -119,10 +131,9 @@ def memory_shift(context: Handle, seq_id: int, begin: int, end: int, delta: int)
     context.check(lib().pys_memory_shift(context.pointer, seq_id, begin, end, delta))
 
 
-def memory_range(context: Handle, seq_id: int) -> tuple[int, int]:
-    first, last = Int32Out(), Int32Out()
-    context.check(lib().pys_memory_range(context.pointer, seq_id, first.ref, last.ref))
-    return first.value, last.value
+def memory_range(context: ContextHandle, seq_id: int) -> tuple[int, int]:
+    context.check(lib().pys_memory_range(context.pointer, seq_id, context.first.ref, context.second.ref))
+    return context.first.value, context.second.value
 
 
 def memory_can_shift(context: Handle) -> bool:

@@ -112,6 +112,8 @@ class Handle:
 
     def check(self, status: int, doing: str = "") -> None:
         """``status.check`` for a call on this handle; a failed assertion makes the handle unusable."""
+        if not status:
+            return
         try:
             check(status, doing)
         except Exception as error:

@@ -1,7 +1,8 @@
 """llama.cpp's log lines as records of the ``pyspec.llama_cpp`` logger.
 
 The native side queues lines (csrc/log.cpp), because they come from any thread and from inside calls
-that hold no interpreter lock. Python takes them after each call, so records keep their order.
+that hold no interpreter lock. Python takes them after the calls that are known to talk (loading, creating, decoding)
+and after every failure, so records keep their order and quiet calls stay cheap.
 """
 
 from __future__ import annotations

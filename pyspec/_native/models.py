@@ -55,6 +55,7 @@ def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | No
         log.forward_pending()
         raise raised[0]
     check(status)
+    log.forward_pending()
     return Handle(_address(address), library.pys_model_free, what="model")
 
 

@@ -54,7 +54,7 @@ _EXCEPTIONS: dict[int, type[errors.PyspecError]] = {
 
 
 def check(status: int, doing: str = "") -> None:
-    """Raise the exception that belongs to a status; pass on waiting log lines either way.
+    """Raise the exception that belongs to a status other than 0.
 
     Args:
         status: What a ``pys_*`` function returned.
@@ -63,8 +63,7 @@ def check(status: int, doing: str = "") -> None:
     Raises:
         PyspecError: The class depends on the status.
     """
-    if status == Status.OK:
-        log.forward_pending()
+    if not status:
         return
     text = lib().pys_last_error().decode(errors="replace") or Status(status).name.lower()
     log.forward_pending()

@@ -22,22 +22,19 @@ class Chain:
         drafters: In the order to ask; the chain owns and closes them.
 
     Attributes:
+        n_max: The longest draft that any of them may return; 0 for plain decoding.
         stats: Per drafter name.
     """
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
         self._closing = tuple(drafters)
+        self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
         self.stats = {drafter.name: DrafterStats() for drafter in self.drafters}
         if len(self.stats) != len(self.drafters):
             names = ", ".join(drafter.name for drafter in self.drafters)
             msg = f"A chain cannot hold two drafters of the same name: {names}."
             raise DrafterError(msg)
-
-    @property
-    def n_max(self) -> int:
-        """The longest draft that any of the drafters may return; 0 for plain decoding."""
-        return max((drafter.n_max for drafter in self.drafters), default=0)
 
     def begin(self, seq_id: int, tokens: TokenView) -> None:
         """A new request starts."""

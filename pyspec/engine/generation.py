@@ -110,6 +110,7 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
             observer.round(outcome)
             chunk = _chunk(outcome, text.release(job.sequence.ending, outcome.finish), workplace.piece)
             result.text += chunk.text
+            result.sources += chunk.sources
             result.finish = outcome.finish
             yield chunk
         if result.finish is None:
@@ -154,7 +155,6 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
         outcome = run_round(batch, workplace.chain, context, workplace.rule)[0]
         result.stats.count(outcome)
         result.tokens += outcome.emitted
-        result.sources += outcome.sources
         result.top += outcome.top
         yield outcome
         if outcome.finish is not None:

@@ -132,6 +132,11 @@ NO_DRAFT = Proposal(Draft(), None)
 class Proposer(Protocol):
     """What a round asks for drafts; ``pyspec.drafters.Chain`` offers it."""
 
+    @property
+    def n_max(self) -> int:
+        """The longest draft it may return; 0 for plain decoding."""
+        ...
+
     def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal]:
         """Return one proposal per request, within its budget."""
         ...

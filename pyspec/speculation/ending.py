@@ -82,7 +82,7 @@ class Ending:
         """Return how many bytes of the text are final: a stop string that has begun may still take the rest."""
         if self.cut is not None:
             return self.cut
-        if finish is not None:
+        if finish is not None or not self._stops:
             return len(self.text)
         held = (
             n

@@ -16,9 +16,9 @@ A sequence whose outcome was kept stays kept, also when a later one of the same 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pyspec.speculation.draft import Proposer
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class RollbackPoint:
-    """The state of the sequences before a round."""
+    """The state of the sequences before a round; leaving the ``with`` block undoes whatever was not kept.
+
+    Raises:
+        RollbackError: On leaving: the target's memory cannot drop what has to go.
+    """
 
     __slots__ = ("_open", "_proposer", "_target")
 
@@ -51,8 +55,15 @@ class RollbackPoint:
             if outcome.proposal.draft.tokens:
                 self._proposer.accept(sequence.seq_id, outcome.proposal, outcome.n_accepted)
 
-    def undo(self) -> None:
+    def __enter__(self) -> RollbackPoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Put every sequence that was not kept back to where it was."""
+        if not self._open:
+            return
         steps: list[Callable[[], object]] = []
         for before in self._open:
             seq_id = before.sequence.seq_id
@@ -83,20 +94,6 @@ class _Before:
         sequence.pending = self.pending
         sequence.sampler.restore(self.sampler)
         sequence.ending.rewind(self.n_emitted)
-
-
-@contextmanager
-def rollback_point(sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> Iterator[RollbackPoint]:
-    """Undo on leaving whatever was not kept.
-
-    Raises:
-        RollbackError: The target's memory cannot drop what has to go.
-    """
-    point = RollbackPoint(sequences, target, proposer)
-    try:
-        yield point
-    finally:
-        point.undo()
 
 
 def run_all(steps: Iterable[Callable[[], object]]) -> None:

@@ -18,7 +18,7 @@ from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule, Verdict
 from pyspec.speculation.draft import NO_DRAFT, DraftRequest, Proposal, Proposer
 from pyspec.speculation.ending import Finish
-from pyspec.speculation.rollback import rollback_point
+from pyspec.speculation.rollback import RollbackPoint
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.stopwatch import Stopwatch
 from pyspec.speculation.target import Target, TargetRows
@@ -100,7 +100,7 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         One outcome per sequence, in their order.
     """
     watch = Stopwatch()
-    with rollback_point(batch.sequences, target, proposer) as point:
+    with RollbackPoint(batch.sequences, target, proposer) as point:
         proposals = propose(batch, proposer, target)
         watch.lap("draft")
         rows = verify(target, batch, proposals)
@@ -122,6 +122,8 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
 
 def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Proposal]:
     """Ask once for the drafts of all sequences that may draft; the others get an empty one."""
+    if proposer.n_max == 0:
+        return [NO_DRAFT] * len(batch)
     requests = [
         DraftRequest(
             seq_id=sequence.seq_id,

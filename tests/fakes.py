@@ -1,0 +1,373 @@
+"""A target without a model: its logits are a pure function of the tokens in its memory.
+
+The fakes refuse what a real context refuses, so a loop that works on them keeps the rules: positions without
+gaps, sizes within limits, rows read before the next decode. A ``Fuse`` lets any step fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.errors import (
+    BatchError,
+    ContextFullError,
+    LifetimeError,
+    PositionError,
+    RollbackError,
+    SequenceError,
+    TokenError,
+)
+from pyspec.llama.batch import Batch
+from pyspec.llama.memory import RollbackKind
+
+Row = npt.NDArray[np.float32]
+Logits = Callable[[tuple[int, ...]], Row]
+"""Tokens in memory, the newest last, to the row that decides what follows, [n_vocab]."""
+
+
+class InjectedError(Exception):
+    """What a fuse raises unless told otherwise."""
+
+
+class Fuse:
+    """Counts how often each named point is passed, and raises at one of these passes.
+
+    Args:
+        point: The point to fail at; None never fails.
+        at: Which pass of it, from 0.
+        error: What to raise.
+
+    Attributes:
+        counts: Passes per point.
+        armed: Without it, nothing is counted and nothing fails.
+    """
+
+    def __init__(self, point: str | None = None, at: int = 0, error: type[BaseException] = InjectedError) -> None:
+        self.counts: Counter[str] = Counter()
+        self.armed = True
+        self._trigger = (point, at)
+        self._error = error
+
+    def burn(self, point: str) -> None:
+        if not self.armed:
+            return
+        n_before = self.counts[point]
+        self.counts[point] += 1
+        if (point, n_before) == self._trigger:
+            raise self._error(f"{point} {n_before}")
+
+
+@dataclass(frozen=True)
+class HashLogits:
+    """A target that is random, but always the same.
+
+    Attributes:
+        seed: Which one.
+        n_vocab: Size of the vocabulary, at most 64.
+        order: How many of the newest tokens count; None means all, so that any wrong token in memory shows.
+        levels: How many different logits there are; few of them make ties frequent.
+    """
+
+    seed: int
+    n_vocab: int
+    order: int | None = None
+    levels: int = 64
+
+    def __call__(self, tokens: tuple[int, ...]) -> Row:
+        return _hashed_row(
+            self.seed, self.n_vocab, self.levels, tokens if self.order is None else tokens[-self.order :]
+        )
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _hashed_row(seed: int, n_vocab: int, levels: int, tokens: tuple[int, ...]) -> Row:
+    digest = hashlib.blake2b(repr((seed, tokens)).encode(), digest_size=n_vocab).digest()
+    return np.array([8.0 * (byte % levels) / levels for byte in digest], np.float32)
+
+
+def cycle_logits(tokens: list[int], n_vocab: int) -> Logits:
+    """Return a target that says ``tokens`` round and round, by position: after n tokens it says ``tokens[n]``."""
+
+    def row(held: tuple[int, ...]) -> Row:
+        logits = np.zeros(n_vocab, np.float32)
+        logits[tokens[len(held) % len(tokens)]] = 5.0
+        return logits
+
+    return row
+
+
+class FakeMemory:
+    """Positions and tokens per sequence.
+
+    Args:
+        n_seq_max: Number of sequences.
+        kind: How it rolls back. TRIM drops any suffix; BOUNDED at most the last ``n_snapshots`` positions, and
+            only once before the next decode; WHOLE only everything.
+        n_snapshots: See ``kind``.
+        fuse: Fails at "trim" before, at "trimmed" after a suffix was dropped.
+    """
+
+    def __init__(
+        self,
+        n_seq_max: int = 1,
+        *,
+        kind: RollbackKind = RollbackKind.TRIM,
+        n_snapshots: int = 0,
+        fuse: Fuse | None = None,
+    ) -> None:
+        self.rollback = kind
+        self.cells: list[dict[int, int]] = [{} for _ in range(n_seq_max)]
+        self.pending = [False] * n_seq_max  # BOUNDED: a trim since the last decode
+        self._n_snapshots = n_snapshots
+        self._ring = [0] * n_seq_max  # BOUNDED: newest positions that can be dropped
+        self._fuse = fuse if fuse is not None else Fuse()
+
+    def length(self, seq_id: int) -> int:
+        return len(self._of(seq_id))
+
+    def tokens(self, seq_id: int) -> tuple[int, ...]:
+        """Return the tokens of a sequence in order; ``put`` leaves no holes."""
+        return tuple(self._of(seq_id).values())
+
+    def put(self, seq_id: int, position: int, token: int) -> None:
+        cells = self._of(seq_id)
+        assert position == len(cells)
+        cells[position] = token
+        self._ring[seq_id] = min(self._ring[seq_id] + 1, self._n_snapshots)
+        self.pending[seq_id] = False
+
+    def trim(self, seq_id: int, length: int) -> None:
+        assert length >= 0
+        self._fuse.burn("trim")
+        cells, held = self._of(seq_id), self.length(seq_id)
+        if held > length:
+            self._refuse(seq_id, held - length, keeps=length > 0)
+            while len(cells) > length:
+                cells.popitem()  # the newest
+            self.pending[seq_id] = True
+            self._ring[seq_id] = max(0, self._ring[seq_id] - (held - length))
+        self._fuse.burn("trimmed")
+
+    def clear(self, seq_id: int | None = None) -> None:
+        for each in range(len(self.cells)) if seq_id is None else [seq_id]:
+            self._of(each).clear()
+            self._ring[each] = 0
+            self.pending[each] = False
+
+    def _refuse(self, seq_id: int, n_dropped: int, *, keeps: bool) -> None:
+        whole_only = self.rollback is RollbackKind.WHOLE
+        bounded = self.rollback is RollbackKind.BOUNDED
+        too_far = bounded and (n_dropped > self._ring[seq_id] or self.pending[seq_id])
+        if keeps and (whole_only or too_far):
+            msg = f"Sequence {seq_id} cannot drop {n_dropped} positions."
+            raise RollbackError(msg)
+
+    def _of(self, seq_id: int) -> dict[int, int]:
+        if not isinstance(seq_id, int) or not 0 <= seq_id < len(self.cells):
+            msg = f"There is no sequence {seq_id!r}."
+            raise SequenceError(msg)
+        return self.cells[seq_id]
+
+
+class FakeRows:
+    """Rows of one decode, [n_rows, n_vocab]; they refuse to work after the next one."""
+
+    def __init__(self, target: FakeTarget, block: Row) -> None:
+        self._target = target
+        self._block = block
+        self._n_decodes = target.n_decodes
+
+    def __len__(self) -> int:
+        return len(self._block)
+
+    def __getitem__(self, part: slice) -> FakeRows:
+        assert part.step in (None, 1)
+        self._check()
+        return FakeRows(self._target, self._block[part])
+
+    def logits(self, i: int) -> Row:
+        self._check()
+        assert 0 <= i < len(self)
+        row: Row = self._block[i]
+        return row
+
+    def argmax(self, i: int) -> int:
+        return int(np.argmax(self.logits(i)))
+
+    def top_k(self, i: int, k: int) -> tuple[npt.NDArray[np.int32], Row]:
+        row = self.logits(i)
+        best = np.argsort(-row, kind="stable")[:k].astype(np.int32)
+        return best, row[best]
+
+    def _check(self) -> None:
+        if self._n_decodes != self._target.n_decodes:
+            msg = "These logits rows were overwritten by a later decode."
+            raise LifetimeError(msg)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One recorded decode."""
+
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    seq_ids: tuple[tuple[int, ...], ...]
+    n_outputs: int
+
+
+@dataclass
+class FakeTarget:
+    """A context that computes ``logits``.
+
+    Its fuse fails at "decode" before, at "half-decoded" amid, and at "decoded" after the entries enter memory.
+    """
+
+    logits: Logits
+    n_vocab: int
+    n_ctx_seq: int = 64
+    n_batch: int = 32
+    n_ubatch: int = 8
+    n_outputs_max: int = 32
+    n_seq_max: int = 1
+    kind: RollbackKind = RollbackKind.TRIM
+    n_snapshots: int = 0
+    fuse: Fuse = field(default_factory=Fuse)
+    decodes: list[Decoded] = field(default_factory=list)
+    n_decodes: int = 0
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.memory = FakeMemory(self.n_seq_max, kind=self.kind, n_snapshots=self.n_snapshots, fuse=self.fuse)
+
+    def decode(self, batch: Batch) -> FakeRows:
+        self._check_sizes(batch)
+        self._check_positions(batch)
+        self.fuse.burn("decode")
+        self.n_decodes += 1
+        self.decodes.append(Decoded(tuple(batch.tokens), tuple(batch.positions), tuple(batch.seq_ids), batch.n_outputs))
+        rows = []
+        for i, token in enumerate(batch.tokens):
+            if i == len(batch) // 2:
+                self.fuse.burn("half-decoded")
+            for seq_id in batch.seq_ids[i]:
+                self.memory.put(seq_id, batch.positions[i], token)
+            if batch.outputs[i]:
+                rows.append(self.logits(self.memory.tokens(batch.seq_ids[i][0])))
+        self.fuse.burn("decoded")
+        block = np.stack(rows) if rows else np.zeros((0, self.n_vocab), np.float32)
+        block.flags.writeable = False
+        return FakeRows(self, block)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_sizes(self, batch: Batch) -> None:
+        if not 1 <= len(batch) <= self.n_batch or batch.n_outputs > self.n_outputs_max:
+            msg = f"{len(batch)} entries and {batch.n_outputs} rows do not fit."
+            raise BatchError(msg)
+        assert len(batch) == len(batch.positions) == len(batch.seq_ids) == len(batch.outputs)
+        assert batch.n_outputs == sum(batch.outputs)
+        for token in batch.tokens:
+            if not isinstance(token, int) or not 0 <= token < self.n_vocab:
+                msg = f"There is no token {token!r}."
+                raise TokenError(msg)
+
+    def _check_positions(self, batch: Batch) -> None:
+        expected: dict[int, int] = {}
+        for position, seq_ids in zip(batch.positions, batch.seq_ids, strict=True):
+            for seq_id in seq_ids:
+                wanted = expected.setdefault(seq_id, self.memory.length(seq_id))
+                if position != wanted:
+                    msg = f"Sequence {seq_id} continues at {wanted}, not at {position}."
+                    raise PositionError(msg)
+                expected[seq_id] = wanted + 1
+        if max(expected.values()) > self.n_ctx_seq:
+            msg = f"A sequence may hold {self.n_ctx_seq} tokens."
+            raise ContextFullError(msg)
+
+
+def choose(row: Row, seen: list[int], *, uniform: float | None, penalty: float, banned: frozenset[int]) -> int:
+    """Choose a token as the fake samplers do.
+
+    Args:
+        row: Logits, [n_vocab].
+        seen: The tokens before, which the penalty counts.
+        uniform: A draw from [0, 1), or None for the most likely token.
+        penalty: Taken off a token's logit for each time it was seen.
+        banned: Tokens that are never chosen.
+    """
+    counts = Counter(seen)
+    logits = [-np.inf if token in banned else float(logit) - penalty * counts[token] for token, logit in enumerate(row)]
+    if uniform is None:
+        return int(np.argmax(logits))
+    shares = np.exp(np.array(logits) - max(logits)).cumsum()
+    return int(np.searchsorted(shares, uniform * shares[-1], side="right"))
+
+
+Saved = tuple[Any, tuple[int, ...], int]
+
+
+class FakeSampler:
+    """A sampler with penalties, bans and a seed, all of whose state can be seen.
+
+    Args:
+        seed: None takes the most likely token.
+        penalty: See ``choose``.
+        banned: See ``choose``.
+        fuse: Fails at "sample" before, at "sampled" after the state has changed.
+
+    Attributes:
+        seen: Tokens taken in.
+        n_draws: Tokens chosen; goes back when the state does.
+        n_calls: Tokens chosen; never goes back.
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        penalty: float = 0.0,
+        banned: frozenset[int] = frozenset(),
+        fuse: Fuse | None = None,
+    ) -> None:
+        self.seed = seed
+        self.seen: list[int] = []
+        self.n_draws = 0
+        self.n_calls = 0
+        self._penalty = penalty
+        self._banned = banned
+        self._fuse = fuse if fuse is not None else Fuse()
+        self._random = np.random.default_rng(seed)
+        self._saved: Saved | None = None
+
+    def sample(self, rows: FakeRows, i: int) -> int:
+        self._fuse.burn("sample")
+        self.n_calls += 1
+        uniform = None if self.seed is None else self._random.random()
+        token = choose(rows.logits(i), self.seen, uniform=uniform, penalty=self._penalty, banned=self._banned)
+        self.n_draws += 1
+        self.seen.append(token)
+        self._fuse.burn("sampled")
+        return token
+
+    def accept(self, token: int) -> None:
+        self.seen.append(token)
+
+    def save(self) -> Saved:
+        self._fuse.burn("save")
+        self._saved = (self._random.bit_generator.state, tuple(self.seen), self.n_draws)
+        return self._saved
+
+    def restore(self, saved: Saved) -> None:
+        assert saved is self._saved, "only the last state saved need be restorable"
+        state, seen, self.n_draws = saved
+        self._random.bit_generator.state = state
+        self.seen[:] = seen

@@ -1,0 +1,262 @@
+"""Setting a table of fakes and playing rounds on it, with a check after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pyspec.config import SamplingConfig
+from pyspec.drafters import Chain
+from pyspec.drafters.ngram_simple import NgramSimple
+from pyspec.engine.generation import Generation, Job, Workplace
+from pyspec.engine.result import Observer, Result
+from pyspec.speculation import Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
+from pyspec.speculation.config import Speculation
+from pyspec.speculation.draft import Drafter
+from tests.fakes import FakeSampler, FakeTarget, Fuse, Logits
+from tests.reference import Plain, Request, plain_decode
+from tests.scripted import Move, Scripted, make_draft_simple
+
+
+@dataclass(frozen=True)
+class ScriptedSpec:
+    """A scripted drafter."""
+
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class NgramSpec:
+    """An n-gram drafter."""
+
+    size_n: int
+    size_m: int
+
+
+@dataclass(frozen=True)
+class DraftModelSpec:
+    """A draft model: ``logits`` None means the target's own."""
+
+    logits: Logits | None
+    n_max: int = 3
+    n_min: int = 0
+    p_min: float = 0.0
+    n_ctx: int = 0
+    n_batch: int | None = None
+
+
+DrafterSpec = ScriptedSpec | NgramSpec | DraftModelSpec
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Sizes of a fake target."""
+
+    n_batch: int = 32
+    n_ubatch: int = 8
+    n_outputs_max: int = 32
+    n_seq_max: int = 1
+
+
+class Table:
+    """A fake target, a chain of drafters, and sequences on it.
+
+    Args:
+        requests: Requests to one target; all have its logits and context size.
+        drafters: The chain.
+        machine: Sizes.
+        seq_ids: Sequence of each request; 0, 1, ... unless given.
+        fuse: Shared by everything but the draft model, whose points are those of ``draft_fuse``.
+        draft_fuse: See ``fuse``.
+    """
+
+    def __init__(
+        self,
+        requests: SequenceOf[Request],
+        drafters: SequenceOf[DrafterSpec] = (),
+        *,
+        machine: Machine | None = None,
+        seq_ids: SequenceOf[int] = (),
+        fuse: Fuse | None = None,
+        draft_fuse: Fuse | None = None,
+    ) -> None:
+        sizes = machine if machine is not None else Machine(n_seq_max=max([len(requests), *(i + 1 for i in seq_ids)]))
+        first = requests[0]
+        self.fuse = fuse if fuse is not None else Fuse()
+        self.draft_fuse = draft_fuse if draft_fuse is not None else Fuse()
+        self.target = FakeTarget(
+            first.logits,
+            first.n_vocab,
+            n_ctx_seq=first.n_ctx,
+            n_batch=sizes.n_batch,
+            n_ubatch=sizes.n_ubatch,
+            n_outputs_max=sizes.n_outputs_max,
+            n_seq_max=sizes.n_seq_max,
+            fuse=self.fuse,
+        )
+        ids = seq_ids or range(len(requests))
+        self.seats = [Seat(request, seq_id, self.fuse) for request, seq_id in zip(requests, ids, strict=True)]
+        self.futures = {seat.seq_id: seat.plain.history for seat in self.seats}
+        self.draft_target: FakeTarget | None = None
+        self.chain = Chain([self._made(spec, i) for i, spec in enumerate(drafters)])
+        self._rule = MatchRule()
+
+    def _made(self, spec: DrafterSpec, i: int) -> Drafter:
+        if isinstance(spec, ScriptedSpec):
+            return Scripted(f"scripted-{i}", self.futures, spec.moves, fuse=self.fuse)
+        if isinstance(spec, NgramSpec):
+            return NgramSimple(size_n=spec.size_n, size_m=spec.size_m)
+        logits = spec.logits if spec.logits is not None else self.target.logits
+        drafter, self.draft_target = make_draft_simple(
+            self.target,
+            logits,
+            n_batch=spec.n_batch,
+            fuse=self.draft_fuse,
+            n_max=spec.n_max,
+            n_min=min(spec.n_min, spec.n_max),
+            p_min=spec.p_min,
+            n_ctx=spec.n_ctx,
+        )
+        return drafter
+
+    def begin(self) -> None:
+        """Let target, samplers and drafters read the prompts; the fuses are armed after it."""
+        self.fuse.armed = self.draft_fuse.armed = False
+        for seat in self.seats:
+            batch = RoundBatch([seat.sequence]).buffer
+            for position, token in enumerate(seat.sequence.history):
+                batch.clear()
+                batch.add(token, position, seat.seq_id)
+                self.target.decode(batch)
+            for token in seat.request.prompt:
+                seat.sampler.accept(token)
+            self.chain.begin(seat.seq_id, seat.sequence.history)
+        self.fuse.armed = self.draft_fuse.armed = True
+
+    def play(self, check: Callable[[], None] | None = None) -> None:
+        """Play rounds until every sequence has ended."""
+        while running := [seat for seat in self.seats if not self.has_ended(seat)]:
+            self.round(running)
+            (check or self.check)()
+
+    def round(self, running: SequenceOf[Seat]) -> list[Outcome]:
+        """Play one round."""
+        lengths = [seat.n_emitted for seat in running]
+        batch = RoundBatch([seat.sequence for seat in running])
+        outcomes = run_round(batch, self.chain, self.target, self._rule)
+        for seat, outcome, n_before in zip(running, outcomes, lengths, strict=True):
+            assert outcome.seq_id == seat.seq_id
+            assert seat.n_emitted == n_before + len(outcome.emitted) > n_before, "a round commits at least one token"
+            seat.outcomes.append(outcome)
+        return outcomes
+
+    def has_ended(self, seat: Seat) -> bool:
+        """Return whether a sequence ended, also when the round that ended it raised."""
+        sequence = seat.sequence
+        over = sequence.ending.remaining <= 0 or sequence.n_committed >= self.target.n_ctx_seq
+        return over or seat.last_finish is not None or seat.n_emitted == len(seat.plain.tokens)
+
+    def check(self, *, draft_memory: bool = True) -> None:
+        """Everything ends at the committed length."""
+        for seat in self.seats:
+            sequence = seat.sequence
+            assert self.target.memory.tokens(seat.seq_id) == tuple(sequence.history)
+            said = (*sequence.history, sequence.pending)
+            assert said == seat.plain.history[: len(said)]
+            emitted = said[len(seat.request.prompt) :]
+            assert seat.sampler.seen == [*seat.request.prompt, *emitted]
+            assert seat.sampler.n_draws == len(emitted) == sequence.ending.n_tokens
+            text = b"".join(seat.request.piece(token) for token in emitted if token not in seat.request.eog)
+            assert bytes(sequence.ending.text) == text
+            if self.draft_target is not None and draft_memory:
+                held = self.draft_target.memory.tokens(seat.seq_id)
+                assert held == tuple(sequence.history[: len(held)])
+            for drafter in self.chain.drafters:
+                if isinstance(drafter, Scripted):
+                    assert drafter.open.get(seat.seq_id, 0) == 0
+                    assert drafter.committed[seat.seq_id] <= sequence.n_committed
+
+    def check_end(self) -> None:
+        """Every sequence gave what plain decoding gives."""
+        for seat in self.seats:
+            seat.check_end(self.target.n_ctx_seq)
+
+
+@dataclass
+class Seat:
+    """A request, its sequence and what it gave."""
+
+    request: Request
+    seq_id: int
+    fuse: Fuse
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.plain: Plain = plain_decode(request)
+        self.sampler = FakeSampler(request.seed, penalty=request.penalty, banned=request.banned, fuse=self.fuse)
+        self.sequence = Sequence(
+            seq_id=self.seq_id,
+            history=list(request.prompt[:-1]),
+            pending=request.prompt[-1],
+            sampler=self.sampler,
+            ending=Ending(eog=request.eog, max_tokens=request.max_tokens, stops=request.stops, piece=request.piece),
+            seed=request.seed,
+        )
+
+    @property
+    def n_emitted(self) -> int:
+        return self.sequence.n_committed + 1 - len(self.request.prompt)
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        return (*self.sequence.history, self.sequence.pending)[len(self.request.prompt) :]
+
+    @property
+    def last_finish(self) -> str | None:
+        finish = self.outcomes[-1].finish if self.outcomes else None
+        return finish.value if finish is not None else None
+
+    def check_end(self, n_ctx: int) -> None:
+        ending = self.sequence.ending
+        assert self.emitted == self.plain.tokens
+        finish = self.last_finish or ("length" if ending.remaining <= 0 else "context")
+        assert finish == self.plain.finish
+        assert finish != "context" or self.sequence.n_committed == n_ctx
+        text = bytes(ending.text if ending.cut is None else ending.text[: ending.cut])
+        assert text.decode("utf-8", errors="replace") == self.plain.text
+
+
+def workplace(table: Table) -> Workplace:
+    """Return an engine's workplace over a table's target and chain."""
+    model = SimpleNamespace(path=Path("target.gguf"))
+    piece = table.seats[0].request.piece
+    return Workplace(
+        cast("Any", model), cast("Any", table.target), table.chain, MatchRule(), Speculation("none"), piece
+    )
+
+
+def generation(
+    place: Workplace, request: Request, *, observer: Observer | None = None, n_top: int = 0, fuse: Fuse | None = None
+) -> Generation:
+    """Return a generation of the real loop for a request, on sequence 0.
+
+    Samplers of fakes count every token, so they hear of the prompt as if there were a penalty.
+    """
+    seat = Seat(request, 0, fuse if fuse is not None else Fuse())
+    return generation_of(place, seat, SamplingConfig(presence_penalty=1.0), observer=observer, n_top=n_top)
+
+
+def generation_of(
+    place: Workplace, seat: Seat, settings: SamplingConfig, *, observer: Observer | None = None, n_top: int = 0
+) -> Generation:
+    """Return a generation for a seat with these settings."""
+    request = seat.request
+    seat.sequence.n_top = n_top
+    prompt = list(request.prompt)
+    result = Result(prompt_tokens=prompt, seed=request.seed, drafters=place.chain.stats)
+    return Generation(place, Job(seat.sequence, settings, observer, result))

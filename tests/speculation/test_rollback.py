@@ -1,0 +1,243 @@
+"""Whatever happens in a round, everything ends at the committed length and can go on from there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspec.errors import DrafterError, PositionError, RollbackError
+from pyspec.llama.batch import Batch
+from pyspec.llama.memory import RollbackKind
+from pyspec.speculation import Sequence
+from pyspec.speculation.rollback import RollbackPoint
+from tests.fakes import FakeMemory, Fuse, HashLogits, InjectedError
+from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
+from tests.reference import Request
+from tests.scripted import Move
+from tests.strategies import Setting, table_settings
+
+ERRORS = (InjectedError, KeyboardInterrupt)
+
+
+def small_table(fuse: Fuse | None = None, draft_fuse: Fuse | None = None) -> Table:
+    """Two sequences, three drafters that are all used, partial and full acceptance."""
+    logits = HashLogits(3, 8, order=2)
+    pieces = {token: b"%d" % token for token in range(8)}
+    group = [
+        Request(logits, 8, (1, 2, 3), max_tokens=14, pieces=pieces),
+        Request(logits, 8, (5,), max_tokens=11, pieces=pieces, seed=4, penalty=0.5),
+    ]
+    specs: list[DrafterSpec] = [
+        ScriptedSpec((Move(), Move(2, (0,)), Move(3), Move())),
+        NgramSpec(1, 3),
+        DraftModelSpec(HashLogits(4, 8, order=2), n_max=3),
+    ]
+    return Table(group, specs, machine=Machine(n_seq_max=2), fuse=fuse, draft_fuse=draft_fuse)
+
+
+def passes(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return [(point, at) for point, count in sorted(counts.items()) for at in range(count)]
+
+
+def all_passes() -> list[tuple[bool, str, int]]:
+    """Every step of the small table at which something may raise, on the target's and on the draft model's side."""
+    table = small_table()
+    table.begin()
+    table.play()
+    table.check_end()
+    own = [(False, point, at) for point, at in passes(table.fuse.counts)]
+    return own + [(True, point, at) for point, at in passes(table.draft_fuse.counts)]
+
+
+def fail_once_and_go_on(table: Table, error: type[BaseException], *, draft_trim_fails: bool) -> None:
+    """Play until the fuse blows; everything must be settled; then play on to the end of plain decoding."""
+    table.begin()
+    with contextlib.suppress(error):
+        table.play()
+    table.check(draft_memory=not draft_trim_fails)  # which is trimmed when the draft model is asked or told again
+    table.play(lambda: table.check(draft_memory=not draft_trim_fails))
+    for seat in table.seats:
+        assert seat.emitted == seat.plain.tokens
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_round_that_raises_leaves_the_committed_length(error: type[BaseException]) -> None:
+    steps = all_passes()
+    points = {point for _, point, _ in steps}
+    expected = {"decode", "half-decoded", "decoded", "trim", "trimmed", "save", "sample", "sampled"}
+    assert expected | {"scripted-0.draft", "scripted-0.accept"} <= points
+    for on_draft_side, point, at in steps:
+        fuse = Fuse(point, at, error)
+        table = small_table(None, fuse) if on_draft_side else small_table(fuse)
+        fail_once_and_go_on(table, error, draft_trim_fails=on_draft_side and point == "trim")
+
+
+@settings(max_examples=150)
+@given(setting=table_settings(), on_draft_side=st.booleans(), error=st.sampled_from(ERRORS), data=st.data())
+def test_any_round_that_raises_leaves_the_committed_length(
+    setting: Setting, *, on_draft_side: bool, error: type[BaseException], data: st.DataObject
+) -> None:
+    rehearsal = setting.table()
+    rehearsal.begin()
+    rehearsal.play()
+    steps = passes(rehearsal.draft_fuse.counts if on_draft_side else rehearsal.fuse.counts)
+    point, at = data.draw(st.sampled_from(steps or [("nothing", 0)]))
+    fuse = Fuse(point, at, error)
+    table = setting.table(None, fuse) if on_draft_side else setting.table(fuse)
+    fail_once_and_go_on(table, error, draft_trim_fails=on_draft_side and point == "trim")
+
+
+@pytest.mark.parametrize("tail", [(8,), (-1,), ("x",), (1.5,), (None,)])
+def test_a_token_that_does_not_exist_is_the_drafters_fault(tail: tuple[object, ...]) -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
+    table = Table([request], [ScriptedSpec((Move(1), Move(1, tail)))])
+    table.begin()
+    with pytest.raises(DrafterError, match=r"scripted-0 proposed .* 0 to 7"):
+        table.play()
+    table.check()
+
+
+@pytest.mark.parametrize("n_extra", [-1, 1])
+def test_a_wrong_number_of_answers_is_the_drafters_fault(n_extra: int) -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
+    table = Table([request, request], [ScriptedSpec((Move(1, n_extra_answers=n_extra),))])
+    table.begin()
+    with pytest.raises(DrafterError, match="scripted-0 answered"):
+        table.play()
+
+
+def test_a_sequence_that_was_kept_stays_kept_when_the_next_one_fails() -> None:
+    group = [Request(HashLogits(3, 8), 8, (1, 2), max_tokens=20), Request(HashLogits(3, 8), 8, (4,), max_tokens=20)]
+    fuse = Fuse("trim", 1)
+    table = Table(group, [ScriptedSpec((Move(1, (0, 0)),))], fuse=fuse)
+    table.begin()
+    first, second = table.seats
+    before = (0, 0)
+    while fuse.counts["trim"] == 0:  # a round in which the draft was right by chance trims nothing
+        before = first.n_emitted, second.n_emitted
+        with contextlib.suppress(InjectedError):
+            table.round(table.seats)
+    assert first.n_emitted > before[0]
+    assert second.n_emitted == before[1]
+    table.check()
+
+
+def test_one_sequence_that_cannot_be_undone_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = [Request(HashLogits(3, 8), 8, (token,), max_tokens=20) for token in (1, 2, 3)]
+    table = Table(group, [ScriptedSpec((Move(2),))], fuse=Fuse("decoded"))
+    table.begin()
+    trim = table.target.memory.trim
+
+    def refuse_the_first(seq_id: int, length: int) -> None:
+        if seq_id == 0:
+            msg = "refused"
+            raise RollbackError(msg)
+        trim(seq_id, length)
+
+    monkeypatch.setattr(table.target.memory, "trim", refuse_the_first)
+    with pytest.raises(RollbackError):
+        table.round(table.seats)
+    for seq_id in (1, 2):
+        assert table.target.memory.length(seq_id) == 0
+    for seat in table.seats:
+        assert seat.n_emitted == seat.sampler.n_draws == 0
+
+
+def test_a_drafter_that_fails_to_discard_does_not_keep_the_target_from_it() -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2), max_tokens=20)
+    table = Table([request], [ScriptedSpec((Move(2),))], fuse=Fuse("scripted-0.discard"))
+    table.begin()
+    table.seats[0].sampler._fuse = Fuse("sample", 0, KeyboardInterrupt)
+    with pytest.raises(InjectedError) as caught:
+        table.round(table.seats)
+    assert isinstance(caught.value.__context__, KeyboardInterrupt)
+    table.check()
+
+
+@pytest.mark.parametrize("n_done", [1, 2, 3])
+def test_an_interrupt_while_a_sequence_is_committed_is_undone(monkeypatch: pytest.MonkeyPatch, n_done: int) -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2), max_tokens=20)
+    table = Table([request], [ScriptedSpec((Move(2),))])
+    table.begin()
+
+    def interrupted(sequence: Sequence, emitted: tuple[int, ...]) -> None:
+        steps = [
+            lambda: sequence.history.append(sequence.pending),
+            lambda: sequence.history.extend(emitted[:-1]),
+            lambda: setattr(sequence, "pending", emitted[-1]),
+        ]
+        for step in steps[:n_done]:
+            step()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequence, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.round(table.seats)
+    assert table.seats[0].n_emitted == 0
+    table.check()
+    table.play()
+    table.check_end()
+
+
+@pytest.mark.parametrize("kind", [RollbackKind.WHOLE, RollbackKind.BOUNDED])
+def test_a_refused_trim_is_never_passed_over(kind: RollbackKind) -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
+    wrong = next(token for token in range(8) if token != Table([request]).seats[0].plain.tokens[0])
+    table = Table([request], [ScriptedSpec((Move(0, (wrong, wrong)),))])
+    table.target.memory = FakeMemory(kind=kind, fuse=table.fuse)
+    table.begin()
+    with pytest.raises(RollbackError):
+        table.play()
+    assert table.seats[0].n_emitted == 0
+    with pytest.raises((PositionError, RollbackError)):
+        table.play()
+
+
+def test_a_bounded_memory_is_enough_while_drafts_are_short() -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=30)
+    table = Table([request], [ScriptedSpec((Move(1, (0, 0)), Move(3)))])
+    table.target.memory = FakeMemory(kind=RollbackKind.BOUNDED, n_snapshots=3, fuse=table.fuse)
+    table.begin()
+    table.play()
+    table.check_end()
+
+
+def test_leaving_without_keep_undoes_everything() -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
+    table = Table([request], [ScriptedSpec((Move(2),))])
+    table.begin()
+    seat = table.seats[0]
+    with RollbackPoint([seat.sequence], table.target, table.chain):
+        rows = table.target.decode(_verify_batch(seat.sequence.pending, seat.sequence.n_committed))
+        seat.sequence.ending.push(seat.sampler.sample(rows, 0))
+    table.check()
+    table.play()
+    table.check_end()
+
+
+def test_a_generator_that_is_closed_between_rounds_leaves_nothing_behind() -> None:
+    table = small_table()
+    table.begin()
+
+    def rounds() -> Generator[None, None, None]:
+        while True:
+            table.round(table.seats)
+            yield
+
+    generator = rounds()
+    next(generator)
+    generator.close()
+    table.check()
+    table.play()
+    table.check_end()
+
+
+def _verify_batch(token: int, position: int) -> Batch:
+    buffer = Batch()
+    buffer.add(token, position, 0, output=True)
+    return buffer
