@@ -103,7 +103,7 @@ def create(name: str, *, resources: Resources | None = None, **options: Any) -> 
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    point = _registered().get(name)
+    point = _registered().get(name) if isinstance(name, str) else None
     if point is None:
         near = difflib.get_close_matches(str(name), _registered(), 1)
         hint = f" Did you mean {near[0]}?" if near else ""
