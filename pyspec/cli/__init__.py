@@ -1,0 +1,74 @@
+"""The command line; one file per command.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
+What a command needs beyond this is imported when it runs, so that ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+import pyspec
+from pyspec.cli import generate, info, models, probe
+from pyspec.cli.failing import CommandGroup, Settings, one_line
+from pyspec.cli.logs import DebugFlag, LogLevelFlag, VerboseFlag, start_logging
+from pyspec.errors import PyspecError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("info")(info.info)
+app.command("probe")(probe.probe)
+app.command("generate")(generate.generate)
+app.add_typer(models.app)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's form
+    if wanted:
+        typer.echo(f"pyspec {pyspec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+    debug: DebugFlag = False,
+    verbose: VerboseFlag = 0,
+    log_level: LogLevelFlag = None,
+) -> None:
+    """Lossless speculative decoding of GGUF models."""
+    del version, debug, verbose, log_level  # their callbacks have done the work
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
+    settings = Settings()
+    start_logging()
+    try:
+        app(prog_name="pyspec", obj=settings)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the last resort
+        if settings.debug:
+            traceback.print_exc()
+        expected = isinstance(error, PyspecError)
+        hint = "" if expected or settings.debug else " (unexpected; --debug shows where)"
+        what = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
+        typer.echo(f"error: {what}{hint}", err=True)
+        sys.exit(1)

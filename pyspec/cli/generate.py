@@ -1,0 +1,196 @@
+"""``pyspec generate``: one prompt in, its continuation out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from pyspec.cli.failing import wrong_usage
+from pyspec.cli.grouping import command
+from pyspec.cli.options import ContextOptions, SamplingOptions, TargetOptions
+from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
+from pyspec.cli.streaming import TextPrinter
+from pyspec.cli.terminal import ColorChoice, load_model, shows_color
+from pyspec.errors import VocabError
+
+if TYPE_CHECKING:
+    from pyspec.engine import Engine, Generation, Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """What to continue, and how far."""
+
+    panel: ClassVar[str] = "Prompt"
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt, as it is.")] = None
+    file: Annotated[
+        typer.FileBinaryRead | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A UTF-8 file with it, -: stdin; one last newline is cut."),
+    ] = None
+    prompt_tokens: Annotated[
+        typer.FileBinaryRead | None,
+        typer.Option("--prompt-tokens", metavar="FILE.json", help="A JSON list of token ids instead of text."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--predict",
+            "--n-predict",
+            "-n",
+            min=-1,
+            metavar="N",
+            help="Most tokens to generate; -1: until the model ends or the context is full.",
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop before this text. May be repeated.")
+    ] = None
+
+    def read(self) -> str | list[int]:
+        """Return the prompt, as text or as tokens.
+
+        Raises:
+            typer.BadParameter: None or several are given, or the file holds something else.
+            VocabError: The file is not UTF-8.
+        """
+        if sum(given is not None for given in (self.prompt, self.file, self.prompt_tokens)) != 1:
+            msg = "give exactly one of --prompt, --file and --prompt-tokens."
+            raise typer.BadParameter(msg)
+        if self.prompt_tokens is not None:
+            return _read_tokens(self.prompt_tokens.read())
+        return self.prompt if self.file is None else _read_text(self.file)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """What to show and keep."""
+
+    panel: ClassVar[str] = "Output"
+    n_slots: Annotated[int, typer.Option("--parallel", "-np", metavar="N", help="Sequences at once; only 1.")] = 1
+    color: Annotated[
+        ColorChoice, typer.Option("--color", help="Show accepted drafts in another colour; auto: on a terminal.")
+    ] = ColorChoice.AUTO
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE.jsonl", dir_okay=False, help="Write what each round did to this file."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of its text.")] = False
+
+
+@command
+def generate(
+    *,
+    target: TargetOptions,
+    prompt: PromptOptions,
+    draft: DraftModelOptions,
+    speculation: SpeculationOptions,
+    sampling: SamplingOptions,
+    context: ContextOptions,
+    output: OutputOptions,
+) -> None:
+    """Continue a prompt, and print what was generated."""
+    from pyspec.engine import Engine  # noqa: PLC0415 - --help does without
+    from pyspec.trace import TraceWriter  # noqa: PLC0415
+
+    if output.n_slots != 1:
+        msg = "several sequences at once are not available yet; use 1."
+        raise typer.BadParameter(msg, param_hint="-np")
+    settings, sizes, model_config, draft_config = sampling.config(), context.config(), target.config(), draft.config()
+    names = speculation.names(draft.draft_model)
+    text = prompt.read()
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(load_model(target.model, model_config, flag="--model"))
+        draft_model = None
+        if draft.draft_model is not None and names:
+            draft_model = stack.enter_context(load_model(draft.draft_model, draft_config, flag="-md"))
+        with wrong_usage(speculation.flags, flag="--spec-type"):
+            chosen = speculation.speculation(names, draft_model)
+            engine = stack.enter_context(Engine(model, speculation=chosen, context=sizes))
+        writer = None if output.trace is None else stack.enter_context(TraceWriter(output.trace))
+        generation = stack.enter_context(
+            engine.stream(
+                text,
+                max_tokens=None if prompt.max_tokens == -1 else prompt.max_tokens,
+                sampling=settings,
+                stop=prompt.stop or (),
+                observer=writer,
+            )
+        )
+        if output.as_json:
+            _print_json(engine, generation)
+        else:
+            _print_text(generation, TextPrinter(sys.stdout, color=shows_color(output.color)))
+
+
+def _print_text(generation: Generation, printer: TextPrinter) -> None:
+    """Print text as it comes; what there is stays, whatever happens."""
+    try:
+        for chunk in generation:
+            printer.show(chunk)
+        printer.finish(generation.result)
+    finally:
+        if not printer.ends_line and (sys.stdout.isatty() or sys.stderr.isatty()):
+            typer.echo(err=not sys.stdout.isatty())  # in a pipe, stdout is the text and nothing else
+    typer.echo(summary(generation.result), err=True)
+
+
+def _print_json(engine: Engine, generation: Generation) -> None:
+    """Print the result, also of a generation that was broken off."""
+    try:
+        for _chunk in generation:
+            pass
+    finally:
+        generation.close()
+        typer.echo(json.dumps({**_describe(engine), **generation.result.to_dict()}))
+
+
+def _describe(engine: Engine) -> dict[str, Any]:
+    speculation = engine.speculation
+    draft_model = speculation.draft_model
+    return {
+        "model": str(engine.model.path),
+        "draft_model": None if draft_model is None else str(draft_model.path),
+        "spec": {"types": list(speculation.types or ()), "options": {k: dict(v) for k, v in speculation.options.items()}},
+        "context": {"n_ctx": engine.context.n_ctx, "n_batch": engine.context.n_batch},
+    }
+
+
+def summary(result: Result) -> str:
+    """Return a line about a finished generation."""
+    stats = result.stats
+    parts = [f"{stats.n_emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.n_drafted:
+        parts.append(f"acceptance {stats.acceptance:.0%} ({stats.n_accepted} of {stats.n_drafted} draft tokens)")
+        parts.append(f"acceptance length {stats.n_emitted / stats.n_rounds:.2f}")
+    elif result.drafters:
+        parts.append("nothing was drafted")
+    parts.append(f"prompt of {stats.n_prompt} tokens in {stats.prompt_seconds:.2f} s")
+    parts.append(f"finish {result.finish.value if result.finish else 'unknown'}")
+    return f"[{', '.join(parts)}]"
+
+
+def _read_text(file: typer.FileBinaryRead) -> str:
+    try:
+        text = file.read().decode()
+    except UnicodeDecodeError as error:
+        msg = f"The prompt file {file.name} is not UTF-8: {error}."
+        raise VocabError(msg) from None
+    return text.removesuffix("\n")
+
+
+def _read_tokens(data: bytes) -> list[int]:
+    try:
+        tokens = json.loads(data)
+    except ValueError as error:  # malformed, or not even UTF-8
+        msg = f"it is not JSON: {error}."
+        raise typer.BadParameter(msg, param_hint="--prompt-tokens") from None
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        msg = "it must hold a list of token ids, for example [1, 15043]."
+        raise typer.BadParameter(msg, param_hint="--prompt-tokens")
+    return tokens

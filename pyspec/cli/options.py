@@ -1,0 +1,182 @@
+"""The flags of a model at work, in groups; named as in llama.cpp where it has them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import typer
+
+from pyspec.cli.failing import wrong_usage
+from pyspec.config import CACHE_TYPES, ContextConfig, ModelConfig, SamplingConfig
+
+_TYPES = ", ".join(CACHE_TYPES)
+_DEFAULT_UBATCH = 512
+_CONTEXT_FLAGS = {
+    "n_ctx": "--ctx-size",
+    "n_batch": "--batch-size",
+    "n_ubatch": "--ubatch-size",
+    "n_threads": "--threads",
+    "n_threads_batch": "--threads-batch",
+    "type_k": "--cache-type-k",
+    "type_v": "--cache-type-v",
+}
+_SAMPLING_FLAGS = {
+    "temperature": "--temp",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "typical_p": "--typical-p",
+    "repeat_penalty": "--repeat-penalty",
+    "frequency_penalty": "--frequency-penalty",
+    "presence_penalty": "--presence-penalty",
+    "repeat_last_n": "--repeat-last-n",
+    "seed": "--seed",
+}
+
+
+class FlashAttention(str, enum.Enum):
+    """Values of ``-fa``."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"
+
+
+def gpu_layers(text: object) -> int:
+    """Read a number of layers; "all" and "auto" are -1."""
+    if text in ("all", "auto"):
+        return -1
+    try:
+        return int(str(text))
+    except ValueError:
+        msg = f"{text!r} is neither a number nor 'all'."
+        raise typer.BadParameter(msg) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """Which model, and where it lies."""
+
+    panel: ClassVar[str] = "Model"
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="A GGUF file, a name of `pyspec models list`, or hf:owner/repo/file."
+        ),
+    ]
+    n_gpu_layers: Annotated[
+        int,
+        typer.Option(
+            "--gpu-layers", "--n-gpu-layers", "-ngl", metavar="N", parser=gpu_layers, help="Layers on the GPU; -1: all."
+        ),
+    ] = -1
+
+    def config(self) -> ModelConfig:
+        """Return the settings to load the target with."""
+        with wrong_usage(flag="--gpu-layers"):
+            return ModelConfig(n_gpu_layers=self.n_gpu_layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """Sizes and types of the target's context."""
+
+    panel: ClassVar[str] = "Context"
+    n_ctx: Annotated[
+        int,
+        typer.Option("--ctx-size", "-c", metavar="N", help="Tokens of context; 0: what the model has, at most 4096."),
+    ] = 0
+    n_batch: Annotated[int, typer.Option("--batch-size", "-b", metavar="N", help="Most tokens in a decode.")] = 2048
+    n_ubatch: Annotated[
+        int | None,
+        typer.Option("--ubatch-size", "-ub", metavar="N", help="Most tokens computed at once (512)."),
+    ] = None
+    n_threads: Annotated[
+        int, typer.Option("--threads", "-t", metavar="N", help="Threads to generate; 0: the physical cores.")
+    ] = 0
+    n_threads_batch: Annotated[
+        int, typer.Option("--threads-batch", "-tb", metavar="N", help="Threads to read the prompt; 0: as for -t.")
+    ] = 0
+    flash_attn: Annotated[FlashAttention, typer.Option("--flash-attn", "-fa", help="Flash attention.")] = (
+        FlashAttention.AUTO
+    )
+    type_k: Annotated[str, typer.Option("--cache-type-k", "-ctk", metavar="TYPE", help=f"Keys: {_TYPES}.")] = "f16"
+    type_v: Annotated[
+        str, typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="Values, of the same types.")
+    ] = "f16"
+
+    def config(self) -> ContextConfig:
+        """Return the settings of the context."""
+        n_ubatch = min(_DEFAULT_UBATCH, max(self.n_batch, 1)) if self.n_ubatch is None else self.n_ubatch
+        with wrong_usage(_CONTEXT_FLAGS):
+            return ContextConfig(
+                n_ctx=self.n_ctx,
+                n_batch=self.n_batch,
+                n_ubatch=n_ubatch,
+                n_threads=self.n_threads,
+                n_threads_batch=self.n_threads_batch,
+                flash_attn=self.flash_attn.value,
+                type_k=self.type_k,
+                type_v=self.type_v,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How the target chooses a token."""
+
+    panel: ClassVar[str] = "Sampling"
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temp", "--temperature", metavar="T", help="0: always the most likely token. llama.cpp's default is 0.8."
+        ),
+    ] = 0.0
+    top_k: Annotated[int, typer.Option("--top-k", metavar="N", help="Most tokens to choose from; 0: all.")] = 40
+    top_p: Annotated[float, typer.Option("--top-p", metavar="P", help="Share of the tokens to choose from.")] = 0.95
+    min_p: Annotated[float, typer.Option("--min-p", metavar="P", help="Least share of the best one's.")] = 0.05
+    typical_p: Annotated[float, typer.Option("--typical-p", "--typical", metavar="P", help="1: off.")] = 1.0
+    repeat_penalty: Annotated[float, typer.Option("--repeat-penalty", metavar="X", help="1: off.")] = 1.0
+    repeat_last_n: Annotated[
+        int, typer.Option("--repeat-last-n", metavar="N", help="Tokens that the penalties look at.")
+    ] = 64
+    frequency_penalty: Annotated[float, typer.Option("--frequency-penalty", metavar="X", help="0: off.")] = 0.0
+    presence_penalty: Annotated[float, typer.Option("--presence-penalty", metavar="X", help="0: off.")] = 0.0
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logit-bias", "-l", metavar="ID=BIAS", help="Add BIAS to a token's logit; -inf bans it. May be repeated."
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", "-s", metavar="N", help="Seed of the draws; -1: another one each time.")
+    ] = None
+
+    def config(self) -> SamplingConfig:
+        """Return the settings of the sampler."""
+        biases = dict(_bias(text) for text in self.logit_bias or ())
+        with wrong_usage(_SAMPLING_FLAGS, flag="--logit-bias"):
+            return SamplingConfig(
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                typical_p=self.typical_p,
+                repeat_penalty=self.repeat_penalty,
+                frequency_penalty=self.frequency_penalty,
+                presence_penalty=self.presence_penalty,
+                repeat_last_n=self.repeat_last_n,
+                logit_bias=biases,
+                seed=None if self.seed == -1 else self.seed,
+            )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        msg = f"cannot read {text!r}; write a token id, '=' and a number, for example 42=-1.5 or 42=-inf."
+        raise typer.BadParameter(msg, param_hint="--logit-bias") from None

@@ -1,0 +1,195 @@
+"""The flags that choose and set up drafters."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from pyspec.cli.failing import wrong_usage
+from pyspec.cli.options import gpu_layers
+from pyspec.config import ModelConfig
+
+if TYPE_CHECKING:
+    from pyspec.llama import Model
+    from pyspec.speculation.config import Speculation
+
+# field: (flag, drafter, its option)
+_DRAFTER_OPTIONS = {
+    "draft_n_max": ("--spec-draft-n-max", "draft-simple", "n_max"),
+    "draft_n_min": ("--spec-draft-n-min", "draft-simple", "n_min"),
+    "draft_p_min": ("--spec-draft-p-min", "draft-simple", "p_min"),
+    "draft_sampling": ("--spec-draft-sampling", "draft-simple", "sampling"),
+    "draft_threads": ("-td", "draft-simple", "n_threads"),
+    "draft_type_k": ("-ctkd", "draft-simple", "type_k"),
+    "draft_type_v": ("-ctvd", "draft-simple", "type_v"),
+    "ngram_simple_size_n": ("--spec-ngram-simple-size-n", "ngram-simple", "size_n"),
+    "ngram_simple_size_m": ("--spec-ngram-simple-size-m", "ngram-simple", "size_m"),
+    "ngram_map_k_size_n": ("--spec-ngram-map-k-size-n", "ngram-map-k", "size_n"),
+    "ngram_map_k_size_m": ("--spec-ngram-map-k-size-m", "ngram-map-k", "size_m"),
+    "ngram_map_k4v_size_n": ("--spec-ngram-map-k4v-size-n", "ngram-map-k4v", "size_n"),
+    "ngram_map_k4v_size_m": ("--spec-ngram-map-k4v-size-m", "ngram-map-k4v", "size_m"),
+    "ngram_map_k4v_min_hits": ("--spec-ngram-map-k4v-min-hits", "ngram-map-k4v", "min_hits"),
+    "ngram_mod_n_match": ("--spec-ngram-mod-n-match", "ngram-mod", "n_match"),
+    "ngram_mod_n_max": ("--spec-ngram-mod-n-max", "ngram-mod", "n_max"),
+    "ngram_mod_n_min": ("--spec-ngram-mod-n-min", "ngram-mod", "n_min"),
+}
+
+
+class DraftSampling(str, enum.Enum):
+    """Values of ``--spec-draft-sampling``."""
+
+    GREEDY = "greedy"
+    PROBABILISTIC = "probabilistic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModelOptions:
+    """The draft model."""
+
+    panel: ClassVar[str] = "Speculation"
+    draft_model: Annotated[
+        str | None,
+        typer.Option("--spec-draft-model", "--model-draft", "-md", metavar="MODEL", help="The draft model, as for -m."),
+    ] = None
+    draft_gpu_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--spec-draft-ngl",
+            "--gpu-layers-draft",
+            "-ngld",
+            metavar="N",
+            parser=gpu_layers,
+            help="Layers of the draft model on the GPU; -1: all.",
+        ),
+    ] = None
+
+    def config(self) -> ModelConfig:
+        """Return the settings to load the draft model with."""
+        layers = self.draft_gpu_layers
+        if self.draft_model is None and layers is not None:
+            msg = "there is no draft model; give one with -md."
+            raise typer.BadParameter(msg, param_hint="-ngld")
+        with wrong_usage(flag="-ngld"):
+            return ModelConfig() if layers is None else ModelConfig(n_gpu_layers=layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationOptions:
+    """Which drafters propose, and how."""
+
+    panel: ClassVar[str] = "Speculation"
+    spec_type: Annotated[
+        str | None,
+        typer.Option(
+            "--spec-type",
+            metavar="LIST",
+            help="Drafters separated by commas, see `pyspec info`; none: plain decoding."
+            " A draft model brings draft-simple along.",
+        ),
+    ] = None
+    draft_n_max: Annotated[
+        int | None, typer.Option("--spec-draft-n-max", metavar="N", help="Longest draft of a draft model (3).")
+    ] = None
+    draft_n_min: Annotated[
+        int | None, typer.Option("--spec-draft-n-min", metavar="N", help="Shorter drafts are not verified (0).")
+    ] = None
+    draft_p_min: Annotated[
+        float | None,
+        typer.Option("--spec-draft-p-min", metavar="P", help="Stop drafting before a less likely token (0)."),
+    ] = None
+    draft_sampling: Annotated[
+        DraftSampling | None, typer.Option("--spec-draft-sampling", help="How a draft model chooses (greedy).")
+    ] = None
+    draft_threads: Annotated[
+        int | None, typer.Option("--spec-draft-threads", "--threads-draft", "-td", metavar="N", help="Its threads.")
+    ] = None
+    draft_type_k: Annotated[
+        str | None,
+        typer.Option("--spec-draft-type-k", "--cache-type-k-draft", "-ctkd", metavar="TYPE", help="Its keys (f16)."),
+    ] = None
+    draft_type_v: Annotated[
+        str | None,
+        typer.Option("--spec-draft-type-v", "--cache-type-v-draft", "-ctvd", metavar="TYPE", help="Its values (f16)."),
+    ] = None
+    ngram_simple_size_n: Annotated[
+        int | None, typer.Option("--spec-ngram-simple-size-n", metavar="N", help="Tokens to look up (12).")
+    ] = None
+    ngram_simple_size_m: Annotated[
+        int | None, typer.Option("--spec-ngram-simple-size-m", metavar="N", help="Longest draft of ngram-simple (48).")
+    ] = None
+    ngram_map_k_size_n: Annotated[
+        int | None, typer.Option("--spec-ngram-map-k-size-n", metavar="N", help="Tokens to look up (12).")
+    ] = None
+    ngram_map_k_size_m: Annotated[
+        int | None, typer.Option("--spec-ngram-map-k-size-m", metavar="N", help="Longest draft of ngram-map-k (48).")
+    ] = None
+    ngram_map_k4v_size_n: Annotated[
+        int | None, typer.Option("--spec-ngram-map-k4v-size-n", metavar="N", help="Tokens to look up (12).")
+    ] = None
+    ngram_map_k4v_size_m: Annotated[
+        int | None,
+        typer.Option("--spec-ngram-map-k4v-size-m", metavar="N", help="Longest draft of ngram-map-k4v (48)."),
+    ] = None
+    ngram_map_k4v_min_hits: Annotated[
+        int | None,
+        typer.Option("--spec-ngram-map-k4v-min-hits", metavar="N", help="Hits before ngram-map-k4v proposes (1)."),
+    ] = None
+    ngram_mod_n_match: Annotated[
+        int | None, typer.Option("--spec-ngram-mod-n-match", metavar="N", help="Tokens per look-up (24).")
+    ] = None
+    ngram_mod_n_max: Annotated[
+        int | None, typer.Option("--spec-ngram-mod-n-max", metavar="N", help="Longest draft of ngram-mod (64).")
+    ] = None
+    ngram_mod_n_min: Annotated[
+        int | None, typer.Option("--spec-ngram-mod-n-min", metavar="N", help="Shorter drafts are not verified (48).")
+    ] = None
+
+    def names(self, draft_model: str | None) -> tuple[str, ...]:
+        """Return the drafters asked for; none means plain decoding.
+
+        Raises:
+            typer.BadParameter: One is not installed, or an option is given for one that is not among them.
+        """
+        from pyspec import drafters  # noqa: PLC0415 - --help does without
+        from pyspec.speculation.config import Speculation  # noqa: PLC0415
+
+        with wrong_usage(flag="--spec-type"):
+            names = Speculation(self.spec_type if self.spec_type is not None else "none").names
+        wants_model = draft_model is not None and (names or self.spec_type is None)
+        if wants_model and not any(name.startswith("draft-") for name in names):
+            names = (*names, "draft-simple")
+        for name in names:
+            if name not in drafters.names():
+                msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}."
+                raise typer.BadParameter(msg, param_hint="--spec-type")
+        for flag, drafter, _option in self._given():
+            if drafter not in names:
+                msg = f"it belongs to {drafter}, which is not among the drafters ({', '.join(names) or 'none'})."
+                raise typer.BadParameter(msg, param_hint=flag)
+        return names
+
+    def speculation(self, names: tuple[str, ...], draft_model: Model | None) -> Speculation:
+        """Return the settings of the drafters ``names``."""
+        from pyspec.speculation.config import Speculation  # noqa: PLC0415
+
+        options: dict[str, dict[str, Any]] = {}
+        for (_flag, drafter, option), value in self._given().items():
+            options.setdefault(drafter, {})[option] = value
+        return Speculation(names or "none", draft_model=draft_model, options=options)
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Name of a drafter's option to the flag that gave it."""
+        return {option: flag for flag, _drafter, option in self._given()}
+
+    def _given(self) -> dict[tuple[str, str, str], Any]:
+        """Return (flag, drafter, option) to value, for what was given."""
+        values = {key: getattr(self, name) for name, key in _DRAFTER_OPTIONS.items()}
+        return {
+            key: value.value if isinstance(value, enum.Enum) else value
+            for key, value in values.items()
+            if value is not None
+        }

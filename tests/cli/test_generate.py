@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspec.errors import DecodeError
+from pyspec.trace import read_trace
+from tests.cli.conftest import Run
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+PROMPT = ("-p", "the name of the")
+FEW = (*PROMPT, "-n", "40")
+
+
+def result(run: Run, *arguments: object) -> dict[str, Any]:
+    ran = run(*arguments, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    parsed: dict[str, Any] = json.loads(ran.out)
+    return parsed
+
+
+def test_text_goes_to_stdout_and_a_summary_to_stderr(generate: Run) -> None:
+    ran, parsed = generate(*FEW), result(generate, *FEW)
+    assert ran.code == 0
+    assert ran.out == parsed["text"]
+    assert re.fullmatch(r"\[40 tokens, [\d.]+ tokens/s, prompt of \d+ tokens in [\d.]+ s, finish length\]\n", ran.err)
+    assert (len(parsed["tokens"]), parsed["finish"], parsed["draft_model"]) == (40, "length", None)
+    assert parsed["spec"]["types"] == ["none"]
+
+
+def test_a_draft_model_brings_its_drafter_and_changes_nothing(generate: Run, draft: tuple[object, ...]) -> None:
+    plain, drafted = result(generate, *FEW), result(generate, *FEW, *draft, "--spec-draft-n-max", "4")
+    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["stats"]["n_accepted"] > 0
+    assert drafted["spec"] == {"types": ["draft-simple"], "options": {"draft-simple": {"n_max": 4, "n_threads": 1}}}
+    assert "acceptance " in generate(*FEW, *draft).err
+
+
+def test_several_drafters(generate: Run, draft: tuple[object, ...]) -> None:
+    flags = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "4")
+    both = result(generate, *FEW, *flags, *draft)
+    assert both["spec"]["types"] == ["ngram-simple", "draft-simple"]
+    assert both["tokens"] == result(generate, *FEW)["tokens"]
+    alone = generate(*PROMPT, "-n", "2", "--spec-type", "ngram-simple")
+    assert "nothing was drafted" in alone.err
+
+
+def test_none_leaves_the_draft_model_alone(generate: Run) -> None:
+    parsed = result(generate, *FEW, "--spec-type", "none", "-md", "does-not-exist.gguf")
+    assert parsed["draft_model"] is None
+
+
+def test_llama_cpps_short_flags(generate: Run, zoo: Path) -> None:
+    flags = "-ngl 0 -ngld all -c512 -b 64 -ub 32 -tb 1 -fa on -ctk q8_0 -ctv q8_0 -ctkd q8_0 -ctvd q8_0 -np 1 -td 1"
+    parsed = result(generate, *FEW, *flags.split(), "-md", zoo / "draft-llama.gguf", "-s", "3")
+    assert parsed["context"] == {"n_ctx": 512, "n_batch": 64}
+    options = parsed["spec"]["options"]["draft-simple"]
+    assert options == {"n_threads": 1, "type_k": "q8_0", "type_v": "q8_0"}
+    assert result(generate, *PROMPT, "-n5")["stats"]["n_emitted"] == 5
+
+
+def test_sampling_flags(generate: Run) -> None:
+    flags = "--temp 1.5 --top-k 0 --top-p 1 --min-p 0 --typical-p 1 --repeat-penalty 1.1 --repeat-last-n 8"
+    more = "--frequency-penalty 0.1 --presence-penalty 0.1 -l 42=-inf --logit-bias 43=1.5"
+    seeded = [result(generate, *FEW, *flags.split(), *more.split(), "--seed", seed) for seed in (7, 7, 8)]
+    assert seeded[0]["tokens"] == seeded[1]["tokens"] != seeded[2]["tokens"]
+    assert seeded[0]["seed"] == 7
+    assert 42 not in seeded[0]["tokens"]
+    assert result(generate, *FEW, "--temp", "1", "-s", "-1")["seed"] is not None
+
+
+def test_prompts_from_files_and_stdin(generate: Run, start: Start, target_path: Path, tmp_path: Path) -> None:
+    path, tokens = tmp_path / "prompt.txt", tmp_path / "tokens.json"
+    path.write_bytes(b"the name of the\n")
+    expected = result(generate, *FEW)
+    tokens.write_text(json.dumps(expected["prompt_tokens"]))
+    assert result(generate, "-f", path, "-n", "40")["tokens"] == expected["tokens"]
+    assert result(generate, "--prompt-tokens", tokens, "-n", "40")["tokens"] == expected["tokens"]
+    out, _ = start("generate", "-m", target_path, "-t", "1", "-f", "-", "-n", "40").communicate(path.read_bytes(), 120)
+    assert out.decode() == expected["text"]
+
+
+def test_carriage_returns_stay_in_the_prompt(generate: Run, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(b"a\r\nb\n\n")
+    expected = result(generate, "-p", "a\r\nb\n", "-n", "1")["prompt_tokens"]
+    assert result(generate, "-f", path, "-n", "1")["prompt_tokens"] == expected
+
+
+def test_stop_strings_are_cut(generate: Run) -> None:
+    text = result(generate, *FEW)["text"]
+    ran = generate(*FEW, "--stop", text[10:14], "--stop", "never to be seen")
+    assert ran.out == text[: text.index(text[10:14])]
+    assert "finish stop" in ran.err
+
+
+def test_the_end_of_the_context_ends_it(generate: Run) -> None:
+    parsed = result(generate, *PROMPT, "-n", "-1", "-c", "256")
+    assert parsed["finish"] == "context"
+    assert len(parsed["tokens"]) + len(parsed["prompt_tokens"]) == 257
+
+
+def test_nothing_to_generate(generate: Run) -> None:
+    ran = generate(*PROMPT, "-n", "0")
+    assert (ran.code, ran.out) == (0, "")
+
+
+def test_colours(generate: Run, draft: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = generate(*FEW, *draft).out
+    colored = generate(*FEW, *draft, "--color", "always").out
+    assert "\x1b[36m" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+    assert generate(*FEW, *draft, "--color", "never").out == plain
+    assert "\x1b" not in generate(*FEW, "--color", "always").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert generate(*FEW, *draft).out == colored
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert generate(*FEW, *draft).out == plain
+
+
+def test_loading_is_shown_on_a_terminal(generate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    ran = generate(*FEW)
+    assert "target-llama.gguf" in ran.err
+    assert "target-llama.gguf" not in ran.out
+
+
+def test_a_trace(generate: Run, draft: tuple[object, ...], tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    parsed = result(generate, *FEW, *draft, "--trace", path)
+    trace = read_trace(path)
+    assert trace.run["prompt_tokens"] == parsed["prompt_tokens"]
+    assert trace.emitted == parsed["tokens"]
+    assert trace.end is not None
+    assert trace.end["finish"] == "length"
+
+
+WRONG = {
+    "": "exactly one of --prompt",
+    "-p x -f -": "exactly one of --prompt",
+    "-p x --top-p 7": "--top-p: top_p must be between 0 and 1",
+    "-p x --temp x": "--temp",
+    "-p x -s -2": "--seed",
+    "-p x --logit-bias 3": "--logit-bias: cannot read '3'",
+    "-p x --logit-bias -3=1": "--logit-bias",
+    "-p x -np 2": "-np",
+    "-p x -n -2": "--predict",
+    "-p x -c -1": "--ctx-size",
+    "-p x -b 100 -ub 200": "--ubatch-size",
+    "-p x -t -1": "--threads",
+    "-p x -ctk q9": "--cache-type-k",
+    "-p x -fa maybe": "-fa",
+    "-p x -ngl few": "-ngl",
+    "-p x -ngl -2": "--gpu-layers",
+    "-p x -ngld 3": "-ngld: there is no draft model",
+    "-p x -f does-not-exist": "No such file",
+    "-p x --color blue": "--color",
+    "-p x --spec-type nonsense": "--spec-type: there is no drafter 'nonsense'; installed are",
+    "-p x --spec-type none,ngram-simple": "--spec-type",
+    "-p x --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to draft-simple",
+    "-p x --spec-type ngram-simple -ctkd f16": "-ctkd: it belongs to draft-simple",
+    "-p x --spec-type none --spec-ngram-simple-size-n 3": "--spec-ngram-simple-size-n: it belongs to ngram-simple",
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG.items())
+def test_wrong_usage_is_found_before_anything_is_loaded(run: Run, arguments: str, words: str) -> None:
+    assert words in run("generate", "-m", "does-not-exist.gguf", *arguments.split()).usage_error
+
+
+def test_a_model_is_required(run: Run) -> None:
+    assert "--model" in run("generate", "-p", "x").usage_error
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1, 2.0]", "[true]", '["1"]', "[1"])
+def test_token_files_are_lists_of_integers(run: Run, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_text(content, encoding="utf-8")
+    assert "--prompt-tokens" in run("generate", "-m", "x.gguf", "--prompt-tokens", path).usage_error
+
+
+def test_options_that_a_drafter_refuses_are_wrong_usage(generate: Run, draft: tuple[object, ...]) -> None:
+    assert "--spec-draft-n-max" in generate(*FEW, *draft, "--spec-draft-n-max", "0").usage_error
+    assert "--spec-draft-p-min" in generate(*FEW, *draft, "--spec-draft-p-min", "2").usage_error
+
+
+def failed(run: Run, *arguments: object) -> str:
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: ")
+    assert len(ran.err.splitlines()) == 1
+    return ran.err
+
+
+def test_work_that_fails(generate: Run, zoo: Path, tmp_path: Path) -> None:
+    tokens, text = tmp_path / "tokens.json", tmp_path / "prompt.txt"
+    tokens.write_text("[1, 99999]")
+    text.write_bytes(b"\xff")
+    assert "99999" in failed(generate, "--prompt-tokens", tokens)
+    assert "not UTF-8" in failed(generate, "-f", text)
+    assert "cannot be written" in failed(generate, *FEW, "--trace", tmp_path / "none" / "run.jsonl")
+    assert "needs a draft model" in failed(generate, *FEW, "--spec-type", "draft-simple")
+    assert "cannot draft for" in failed(generate, *FEW, "-md", zoo / "draft-llama-othervocab.gguf")
+    assert "no such file" in failed(generate, *FEW, "-md", zoo / "missing.gguf")
+    assert "the context has room for" in failed(generate, "-p", "word " * 3000)
+
+
+def test_what_was_generated_before_an_error_stays(generate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspec.llama import Context
+
+    whole, decode, n_calls = generate(*FEW).out, Context.decode, 0
+
+    def fail_later(self: Context, batch: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > 5:
+            msg = "the computation failed"
+            raise DecodeError(msg)
+        return decode(self, batch)
+
+    monkeypatch.setattr(Context, "decode", fail_later)
+    ran = generate(*FEW)
+    assert ran.code == 1
+    assert ran.out
+    assert whole.startswith(ran.out)
+    assert ran.err == "error: the computation failed\n"
+    n_calls = 0
+    broken = generate(*FEW, "--json")
+    assert broken.code == 1
+    assert json.loads(broken.out)["finish"] == "error"
+    assert json.loads(broken.out)["text"] == ran.out
+
+
+def test_ctrl_c_keeps_the_text(start: Start, target_path: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    flags = ("-t", "1", "-p", "the", "-c", "100000", "--trace", trace, "--log-level", "error")
+    process = start("generate", "-m", target_path, *flags)
+    assert process.stdout is not None
+    first = process.stdout.read(10)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"")
+    text = (first + rest).decode()
+    assert len(text) > 10
+    assert read_trace(trace).end is not None
+
+
+def test_a_reader_that_leaves_early_is_no_error(start: Start, target_path: Path) -> None:
+    flags = ("-t", "1", "-p", "the", "-c", "100000", "--log-level", "error")
+    process = start("generate", "-m", target_path, *flags)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == b""
+
+
+def test_a_terminal_that_cannot_show_a_character(start: Start, smollm2: Path) -> None:
+    prompt = "<|im_start|>user\nSay hello in Japanese<|im_end|>\n<|im_start|>assistant\n"
+    process = start("generate", "-m", smollm2, "-p", prompt, "-n", "8", PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert b"?" in out
+    assert out.isascii()
