@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,18 +25,25 @@ class Chain:
 
     Attributes:
         n_max: The longest draft that any of them may return; 0 for plain decoding.
-        stats: Per drafter name.
+        stats: Per drafter name, since ``new_stats`` was called last.
     """
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
         self._closing = tuple(drafters)
         self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
-        self.stats = {drafter.name: DrafterStats() for drafter in self.drafters}
-        if len(self.stats) != len(self.drafters):
+        self.stats: dict[str, DrafterStats] = {}
+        self._n_model_tokens: dict[str, int] = {}  # before the counting began
+        if len(self.new_stats()) != len(self.drafters):
             names = ", ".join(drafter.name for drafter in self.drafters)
             msg = f"A chain cannot hold two drafters of the same name: {names}."
             raise DrafterError(msg)
+
+    def new_stats(self) -> dict[str, DrafterStats]:
+        """Count from zero again, and return the new counters."""
+        self.stats = {drafter.name: DrafterStats() for drafter in self.drafters}
+        self._n_model_tokens = {drafter.name: _n_model_tokens(drafter) for drafter in self.drafters}
+        return self.stats
 
     def begin(self, seq_id: int, tokens: TokenView) -> None:
         """A new request starts."""
@@ -60,8 +69,9 @@ class Chain:
                 break
             drafts = self._ask(drafter, [requests[i] for i in waiting])
             for i, draft in zip(waiting, drafts, strict=True):
-                if draft.tokens:
-                    proposals[i] = Proposal(_within(draft, requests[i].budget), drafter.name)
+                checked = _checked(draft, drafter.name, requests[i].budget)
+                if checked.tokens:
+                    proposals[i] = Proposal(checked, drafter.name)
             waiting = [i for i in waiting if proposals[i] is NO_DRAFT]
         return proposals
 
@@ -94,15 +104,28 @@ class Chain:
         drafts = drafter.draft(requests)
         stats.seconds["draft"] += time.perf_counter() - began
         stats.n_asked += len(requests)
-        stats.n_model_tokens = getattr(drafter, "n_model_tokens", 0)
-        if len(drafts) != len(requests):
-            msg = f"The drafter {drafter.name} answered {len(requests)} requests with {len(drafts)} drafts."
+        stats.n_model_tokens = _n_model_tokens(drafter) - self._n_model_tokens.get(drafter.name, 0)
+        n_drafts = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
+        if n_drafts != len(requests):
+            msg = f"The drafter {drafter.name} answered {len(requests)} requests with {n_drafts} drafts."
             raise DrafterError(msg)
         return drafts
 
 
-def _within(draft: Draft, budget: int) -> Draft:
-    """Cut a draft to its budget."""
-    if len(draft.tokens) <= budget:
-        return draft
-    return Draft(draft.tokens[:budget], None if draft.probs is None else draft.probs[:budget])
+def _n_model_tokens(drafter: Drafter) -> int:
+    """Return how many tokens the drafter's model has evaluated; lookups have none."""
+    return int(getattr(drafter, "n_model_tokens", 0))
+
+
+def _checked(draft: Draft, name: str, budget: int) -> Draft:
+    """Return a draft within its budget, its tokens as plain integers.
+
+    Raises:
+        DrafterError: It is no draft, or a token is no integer.
+    """
+    try:
+        tokens = tuple(operator.index(token) for token in itertools.islice(draft.tokens, budget))
+    except (TypeError, AttributeError) as error:
+        msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
+        raise DrafterError(msg) from error
+    return Draft(tokens, None if draft.probs is None else draft.probs[: len(tokens)])

@@ -64,7 +64,7 @@ class Engine:
             raise ConfigError(msg)
         require_int("n_slots", n_slots, 1, 1)
         self.model = model
-        self.speculation = _with_drafter_for(speculation if speculation is not None else Speculation())
+        self.speculation = _checked_speculation(speculation)
         self.context = Context(model, _sized(model, context))
         try:
             chain = self._make_chain()
@@ -148,7 +148,7 @@ class Engine:
             seed=sampler.seed,
             n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
         )
-        result = Result(prompt_tokens=tokens, seed=sampler.seed, drafters=self._workplace.chain.stats)
+        result = Result(prompt_tokens=tokens, seed=sampler.seed)
         return Generation(self._workplace, Job(sequence, settings, observer, result))
 
     def _make_chain(self) -> Chain:
@@ -205,15 +205,14 @@ def _sized(model: Model, context: ContextConfig | None) -> ContextConfig:
     )
 
 
-def _with_drafter_for(speculation: Speculation) -> Speculation:
-    """A draft model that no drafter would use is paid for and unused: choose the drafter that uses it."""
+def _checked_speculation(speculation: Speculation | None) -> Speculation:
+    """Warn about a draft model that is paid for and unused."""
+    if speculation is None:
+        return Speculation()
     if not isinstance(speculation, Speculation):
         msg = f"speculation must be a Speculation, not {type(speculation).__name__}."
         raise ConfigError(msg)
     draft_model = speculation.draft_model
-    if draft_model is None or any(name.startswith("draft-") for name in speculation.names):
-        return speculation
-    _logger.warning(
-        "The draft model %s is given without a drafter that uses it; draft-simple is added.", draft_model.path.name
-    )
-    return dataclasses.replace(speculation, types=(*speculation.names, "draft-simple"))
+    if draft_model is not None and not any(name.startswith("draft-") for name in speculation.names):
+        _logger.warning("None of the drafters uses the draft model %s; draft-simple would.", draft_model.path.name)
+    return speculation

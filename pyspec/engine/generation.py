@@ -120,8 +120,8 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
             yield chunk
     except GeneratorExit:
         result.finish = result.finish or Finish.CANCELLED
-    except BaseException:
-        result.finish = Finish.ERROR
+    except BaseException as error:
+        result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
         raise
     finally:
         workplace.busy = False
@@ -147,6 +147,7 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
     if job.sampling.has_penalties:
         for token in result.prompt_tokens:
             sequence.sampler.accept(token)
+    result.drafters = workplace.chain.new_stats()
     workplace.chain.begin(sequence.seq_id, sequence.history)
     result.stats.prompt_seconds = time.perf_counter() - began
     result.stats.n_prompt = len(result.prompt_tokens)
@@ -173,7 +174,7 @@ def _run_info(workplace: Workplace, job: Job) -> RunInfo:
         model=str(workplace.model.path),
         draft_model=None if draft_model is None else str(draft_model.path),
         speculation={
-            "types": list(speculation.types),
+            "types": list(speculation.types or ()),
             "options": {name: dict(options) for name, options in speculation.options.items()},
             "rule": speculation.rule,
         },

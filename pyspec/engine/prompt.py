@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyspec.config import as_list
 from pyspec.errors import ConfigError, ContextFullError
 from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
@@ -40,7 +41,9 @@ def checked_stops(stop: str | Sequence[str]) -> list[bytes]:
     Raises:
         ConfigError: One is empty or not a string.
     """
-    stops = [stop] if isinstance(stop, str) else list(stop)
+    stops = as_list(stop)
+    if stops is None:
+        stops = [stop]
     for text in stops:
         if not isinstance(text, str) or not text:
             msg = f"stop strings must be non-empty strings, not {text!r}."

@@ -45,7 +45,7 @@ class Result:
         top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
         seed: Seed of the random draws, None at temperature 0.
         stats: Counters of this generation.
-        drafters: Counters per drafter since the engine was made.
+        drafters: Counters per drafter.
     """
 
     text: str = ""

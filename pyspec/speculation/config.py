@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspec.config import as_list
 from pyspec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class Speculation:
 
     Attributes:
         types: Drafter names, as one string separated by commas or as a list. "none" switches speculation off.
+            None takes what suits the draft model, and nothing without one.
         draft_model: The draft model, for drafters that have one.
         options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
         rule: How drafts are accepted: "match".
@@ -30,14 +32,15 @@ class Speculation:
         ('ngram-simple',)
     """
 
-    types: str | Iterable[str] = "none"
+    types: str | Iterable[str] | None = None
     draft_model: Model | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rule: str = "match"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "types", _parsed_types(self.types))
-        if self.rule != "match":
+        suitable = "none" if self.draft_model is None else "draft-simple"
+        object.__setattr__(self, "types", _parsed_types(suitable if self.types is None else self.types))
+        if not isinstance(self.rule, str) or self.rule != "match":
             msg = f'rule must be "match", not {self.rule!r}.'
             raise ConfigError(msg)
         if not isinstance(self.options, Mapping) or not all(
@@ -53,12 +56,13 @@ class Speculation:
     @property
     def names(self) -> tuple[str, ...]:
         """The drafter names, without "none"."""
-        return tuple(name for name in self.types if name != "none")
+        return tuple(name for name in self.types or () if name != "none")
 
 
 def _parsed_types(types: object) -> tuple[str, ...]:
-    entries = types.split(",") if isinstance(types, str) else types
-    parts: list[Any] = list(entries) if isinstance(entries, Iterable) else [entries]
+    parts: list[Any] | None = types.split(",") if isinstance(types, str) else as_list(types)
+    if parts is None:
+        parts = [types]
     for part in parts:
         if not isinstance(part, str) or not part.strip():
             msg = f"types must be drafter names separated by commas, not {types!r}."

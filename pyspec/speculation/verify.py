@@ -40,6 +40,6 @@ def verify(target: Target, batch: RoundBatch, proposals: Sequence[Proposal]) -> 
 
 def _check_tokens(proposal: Proposal, n_vocab: int) -> None:
     for token in proposal.draft.tokens:
-        if not isinstance(token, int) or not 0 <= token < n_vocab:
+        if not 0 <= token < n_vocab:
             msg = f"The drafter {proposal.drafter} proposed {token!r}; the target has the tokens 0 to {n_vocab - 1}."
             raise DrafterError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +45,7 @@ class TraceWriter:
                 "model": info.model,
                 "draft_model": info.draft_model,
                 "spec": info.speculation,
-                "sampling": info.sampling,
+                "sampling": {**info.sampling, "logit_bias": _named_infinities(info.sampling.get("logit_bias", {}))},
                 "prompt_tokens": info.prompt_tokens,
                 "library": library_info(),
             }
@@ -67,9 +68,12 @@ class TraceWriter:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(line, allow_nan=True) + "\n")
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:
             msg = f"The trace {self._file.name} cannot be written: {error.strerror}."
+            raise TraceError(msg) from None
+        except ValueError:  # what Python's files raise
+            msg = f"The trace {self._file.name} is closed."
             raise TraceError(msg) from None
 
     def __enter__(self) -> TraceWriter:
@@ -79,6 +83,11 @@ class TraceWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _named_infinities(biases: dict[int, float]) -> dict[int, float | str]:
+    """JSON has no infinities; a banned token has the bias "-inf"."""
+    return {token: bias if math.isfinite(bias) else str(bias) for token, bias in biases.items()}
 
 
 def round_line(i: int, outcome: Outcome) -> dict[str, Any]:

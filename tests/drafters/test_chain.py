@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyspec.drafters import Chain
@@ -193,3 +195,30 @@ def test_seconds_and_model_tokens_are_counted() -> None:
     assert all(seconds > 0.0 for seconds in stats.seconds.values())
     assert chain.stats["plain"].n_model_tokens == 0
     assert chain.stats["plain"].seconds["draft"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "tokens", [np.array([1, 2, 3]), [np.int64(1), np.int64(2), 3], itertools.count(1), iter((1, 2, 3))]
+)
+def test_any_iterable_of_integers_is_a_draft(tokens: Any) -> None:
+    chain = Chain([Says("some", {0: Draft(tokens)})])
+    proposal = chain.propose([DraftRequest(0, [5, 6], 7, 2, 3)])[0]
+    assert proposal.draft.tokens == (1, 2, 3)
+    assert all(type(token) is int for token in proposal.draft.tokens)
+
+
+@pytest.mark.parametrize("answer", [None, 5, Draft(None), Draft([1.5]), Draft("ab"), [1, 2]])  # type: ignore[arg-type]
+def test_what_is_no_draft_is_the_drafters_fault(answer: Any) -> None:
+    chain = Chain([Says("some", {0: answer})])
+    with pytest.raises(DrafterError, match="some proposed"):
+        chain.propose([DraftRequest(0, [5, 6], 7, 2, 3)])
+
+
+def test_stats_are_of_one_generation() -> None:
+    chain = Chain([Says("some", {0: Draft((1,))})])
+    former = chain.new_stats()
+    proposal = chain.propose([DraftRequest(0, [5, 6], 7, 2, 3)])[0]
+    chain.accept(0, proposal, 1)
+    assert former["some"].n_accepted == 1
+    assert chain.new_stats()["some"].n_accepted == 0
+    assert former["some"].n_accepted == 1

@@ -135,6 +135,14 @@ def test_a_long_request_is_not_drafted_in_the_next_one() -> None:
     assert ask(drafter, [9, 9, 1], 2) == []
 
 
+def test_a_new_request_as_long_as_the_former_one_and_with_the_same_end_is_indexed() -> None:
+    drafter = NgramSimple(size_n=1, size_m=2)
+    drafter.begin(0, [0, 1, 2, 3, 4, 5, 6, 7])
+    history = [0, 8, 6, 9, 9, 9, 9, 7]
+    drafter.begin(0, history)
+    assert ask(drafter, history, 8) == [6, 9]
+
+
 def test_sequences_do_not_see_each_other() -> None:
     drafter = NgramSimple(size_n=2, size_m=2)
     drafter.begin(0, [0, 1, 2, 3, 4, 5, 6, 1])

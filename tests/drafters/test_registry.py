@@ -121,7 +121,8 @@ def test_resources_are_no_option() -> None:
 
 @pytest.mark.usefixtures("stranger")
 def test_resources_are_handed_on() -> None:
-    resources = cast("Any", object())
+    thing = cast("Any", object())
+    resources = Resources(thing, thing, None, n_sequences=1)
     heavy: Any = create("heavy", resources=resources, n_max=7)
     assert heavy.resources is resources
     assert heavy.n_max == 7

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,10 +24,15 @@ def test_types_are_read(types: Any, parsed: tuple[str, ...], names: tuple[str, .
     assert speculation.names == names
 
 
-@pytest.mark.parametrize("types", ["", " ", "a,,b", "none,a", [], [1], 5, None, ["a", ""]])
+@pytest.mark.parametrize("types", ["", " ", "a,,b", "none,a", [], [1], 5, 0, ["a", ""]])
 def test_types_that_are_none_are_refused(types: Any) -> None:
     with pytest.raises(ConfigError):
         Speculation(types)
+
+
+def test_without_types_the_draft_model_decides() -> None:
+    assert Speculation().names == ()
+    assert Speculation(draft_model=cast("Any", object())).names == ("draft-simple",)
 
 
 def test_options_are_kept() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +96,7 @@ def test_a_token_that_does_not_exist_is_the_drafters_fault(tail: tuple[object, .
     request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
     table = Table([request], [ScriptedSpec((Move(1), Move(1, tail)))])
     table.begin()
-    with pytest.raises(DrafterError, match=r"scripted-0 proposed .* 0 to 7"):
+    with pytest.raises(DrafterError, match=r"scripted-0 proposed .*(0 to 7|token ids)"):
         table.play()
     table.check()
 
@@ -165,7 +165,7 @@ def test_an_interrupt_while_a_sequence_is_committed_is_undone(monkeypatch: pytes
     table.begin()
 
     def interrupted(sequence: Sequence, emitted: tuple[int, ...]) -> None:
-        steps = [
+        steps: list[Callable[[], None]] = [
             lambda: sequence.history.append(sequence.pending),
             lambda: sequence.history.extend(emitted[:-1]),
             lambda: setattr(sequence, "pending", emitted[-1]),
