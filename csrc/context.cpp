@@ -8,7 +8,7 @@
 namespace {
 
 bool on_abort_check(void * data) {
-    return static_cast<pys_context *>(data)->abort_requested.load(std::memory_order_relaxed) != 0;
+    return static_cast<pys_context *>(data)->abort_requested.load(std::memory_order_relaxed) != 0 || pys::leaving();
 }
 
 llama_context_params native_params(const pys_context_params & params) {
@@ -41,6 +41,9 @@ bool fill_batch(llama_batch_ext * out, const pys_batch & in) {
     for (int32_t i = 0; i < in.n_tokens; ++i) {
         const int32_t * seq = in.seq_ids + in.seq_offsets[i];
         const int32_t * seq_end = in.seq_ids + in.seq_offsets[i + 1];
+        if (seq >= seq_end) {
+            return false;
+        }
         const int32_t entry = llama_batch_ext_add_token(out, *seq, in.tokens[i]);
         if (entry < 0) {
             return false;

@@ -1,13 +1,26 @@
 // The library itself: identity, initialisation, devices, assertions.
 
+#include <chrono>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "ggml-backend.h"
 #include "shim.hpp"
 
 namespace {
+
+std::atomic<int32_t> calls_running{0};
+std::atomic<bool> is_leaving{false};
+std::thread::id leaver; // the thread that ends the process; its calls go on
+
+// A thread that came from Python must not return to an interpreter that is being taken down.
+void park_when_leaving() {
+    while (is_leaving.load() && std::this_thread::get_id() != leaver) {
+        std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+}
 
 thread_local int call_depth = 0;
 thread_local bool assertion_flag = false;
@@ -51,15 +64,27 @@ std::string & last_error() { return error_text; }
 std::string & logged_errors() { return error_lines; }
 bool & assertion_seen() { return assertion_flag; }
 bool inside_call() { return call_depth > 0; }
+bool leaving() { return is_leaving.load(std::memory_order_relaxed); }
 
 call_scope::call_scope() {
     if (call_depth++ == 0) {
+        calls_running.fetch_add(1);
+        if (is_leaving.load()) {
+            calls_running.fetch_sub(1);
+            park_when_leaving();
+            calls_running.fetch_add(1);
+        }
         error_text.clear();
         error_lines.clear();
         assertion_flag = false;
     }
 }
-call_scope::~call_scope() { --call_depth; }
+call_scope::~call_scope() {
+    if (--call_depth == 0) {
+        calls_running.fetch_sub(1);
+        park_when_leaving();
+    }
+}
 
 int32_t copy_text(const char * text, size_t size, char * buffer, int32_t capacity, int32_t * length) {
     *length = static_cast<int32_t>(size);
@@ -94,6 +119,16 @@ int32_t pys_init(const char * backend_folder) {
         }
         return PYS_OK;
     });
+}
+
+int32_t pys_leave(int32_t milliseconds) {
+    leaver = std::this_thread::get_id();
+    is_leaving.store(true);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    while (calls_running.load() > 0 && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return calls_running.load();
 }
 
 int32_t pys_struct_size(const char * name) {

@@ -30,7 +30,7 @@ struct progress_relay {
 
 bool on_progress(float progress, void * user_data) {
     auto * relay = static_cast<progress_relay *>(user_data);
-    relay->stopped = relay->function(progress, relay->data) == 0;
+    relay->stopped = pys::leaving() || relay->function(progress, relay->data) == 0;
     return !relay->stopped;
 }
 
@@ -100,8 +100,9 @@ int32_t pys_model_get_info(const pys_model * model, pys_model_info * info) {
         info->n_embd = llama_model_n_embd(native);
         info->n_layer = llama_model_n_layer(native);
         info->n_layer_nextn = llama_model_n_layer_nextn(native);
-        info->n_head = llama_model_n_head(native);
-        info->n_head_kv = llama_model_n_head_kv(native);
+        const bool has_layers = info->n_layer > 0; // not with vocab_only
+        info->n_head = has_layers ? llama_model_n_head(native) : 0;
+        info->n_head_kv = has_layers ? llama_model_n_head_kv(native) : 0;
         info->n_swa = llama_model_n_swa(native);
         info->has_encoder = llama_model_has_encoder(native) ? 1 : 0;
         info->has_decoder = llama_model_has_decoder(native) ? 1 : 0;

@@ -13,10 +13,10 @@ enum pys_abi { PYS_ABI_VERSION = 1 }; /* raised with every change of this file *
 
 enum pys_status {
     PYS_OK = 0,
-    PYS_ERR_ARGUMENT = 1,       /* an argument that Python should have refused */
-    PYS_ERR_BUFFER = 2,         /* the caller's buffer is too small */
+    PYS_ERR_ARGUMENT = 1, /* an argument that Python should have refused */
+    PYS_ERR_BUFFER = 2,   /* the caller's buffer is too small */
     PYS_ERR_MODEL_LOAD = 3,
-    PYS_ERR_CANCELLED = 4,      /* a progress callback said stop */
+    PYS_ERR_CANCELLED = 4, /* a progress callback said stop */
     PYS_ERR_QUANTIZE = 5,
     PYS_ERR_VOCAB = 6,
     PYS_ERR_CONTEXT_CREATE = 7,
@@ -48,6 +48,9 @@ const char * pys_last_error(void);
 int32_t pys_init(const char * backend_folder);
 /* Size that the compiler gave a structure of this file, -1 for an unknown name. */
 int32_t pys_struct_size(const char * name);
+/* The process is about to end: calls of other threads are stopped where they are and never return. Waits for
+ * them at most so long and returns how many still compute; when there are any, nothing may be freed. */
+int32_t pys_leave(int32_t milliseconds);
 
 typedef struct pys_device_info {
     uint64_t memory_free;
@@ -108,8 +111,7 @@ int32_t pys_model_chat_template(const pys_model * model, const char * name, char
                                 int32_t * length); /* length -1: there is none */
 int32_t pys_model_meta_count(const pys_model * model, int32_t * count);
 int32_t pys_model_meta_key(const pys_model * model, int32_t index, char * buffer, int32_t capacity, int32_t * length);
-int32_t pys_model_meta_value(const pys_model * model, int32_t index, char * buffer, int32_t capacity,
-                             int32_t * length);
+int32_t pys_model_meta_value(const pys_model * model, int32_t index, char * buffer, int32_t capacity, int32_t * length);
 int32_t pys_model_quantize(const char * source, const char * destination, int32_t file_type, int32_t n_threads,
                            int32_t allow_requantize, int32_t pure, const int32_t * prune_layers, int32_t n_prune);
 
@@ -131,14 +133,14 @@ typedef struct pys_vocab_info {
 } pys_vocab_info;
 
 int32_t pys_vocab_get_info(const pys_model * model, pys_vocab_info * info);
-int32_t pys_vocab_eog(const pys_model * model, uint8_t * is_eog);        /* [n_tokens] */
-int32_t pys_vocab_attributes(const pys_model * model, int32_t * flags);  /* [n_tokens] */
+int32_t pys_vocab_eog(const pys_model * model, uint8_t * is_eog);       /* [n_tokens] */
+int32_t pys_vocab_attributes(const pys_model * model, int32_t * flags); /* [n_tokens] */
 int32_t pys_vocab_tokenize(const pys_model * model, const char * text, int32_t n_bytes, int32_t * tokens,
                            int32_t capacity, int32_t add_special, int32_t parse_special, int32_t * n_tokens);
 /* The bytes of each token one after the other; offsets [n_tokens + 1]. kind: 0 piece without special
  * tokens, 1 piece with special tokens, 2 the vocabulary's raw text. */
-int32_t pys_vocab_pieces(const pys_model * model, const int32_t * tokens, int32_t n_tokens, int32_t kind,
-                         char * buffer, int32_t capacity, int32_t * offsets);
+int32_t pys_vocab_pieces(const pys_model * model, const int32_t * tokens, int32_t n_tokens, int32_t kind, char * buffer,
+                         int32_t capacity, int32_t * offsets);
 
 /* ---- context ---- */
 
@@ -212,17 +214,16 @@ int32_t pys_memory_can_shift(pys_context * context, int32_t * result);
 int32_t pys_state_size(pys_context * context, int32_t seq_id, uint32_t flags, uint64_t * n_bytes);
 int32_t pys_state_save(pys_context * context, int32_t seq_id, uint32_t flags, uint8_t * buffer, uint64_t capacity,
                        uint64_t * n_bytes);
-int32_t pys_state_load(pys_context * context, int32_t seq_id, uint32_t flags, const uint8_t * buffer,
-                       uint64_t n_bytes);
+int32_t pys_state_load(pys_context * context, int32_t seq_id, uint32_t flags, const uint8_t * buffer, uint64_t n_bytes);
 
 /* ---- sampler chain ---- */
 
 int32_t pys_sampler_create(pys_sampler ** sampler);
 void pys_sampler_free(pys_sampler * sampler);
-int32_t pys_sampler_add_penalties(pys_sampler * sampler, int32_t n_vocab, int32_t last_n, float repeat,
-                                  float frequency, float presence);
-int32_t pys_sampler_add_logit_bias(pys_sampler * sampler, int32_t n_vocab, const int32_t * tokens,
-                                   const float * biases, int32_t n);
+int32_t pys_sampler_add_penalties(pys_sampler * sampler, int32_t n_vocab, int32_t last_n, float repeat, float frequency,
+                                  float presence);
+int32_t pys_sampler_add_logit_bias(pys_sampler * sampler, int32_t n_vocab, const int32_t * tokens, const float * biases,
+                                   int32_t n);
 int32_t pys_sampler_add_top_k(pys_sampler * sampler, int32_t k);
 int32_t pys_sampler_add_top_p(pys_sampler * sampler, float p);
 int32_t pys_sampler_add_min_p(pys_sampler * sampler, float p);

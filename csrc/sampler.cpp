@@ -40,14 +40,14 @@ void pys_sampler_free(pys_sampler * sampler) {
     });
 }
 
-int32_t pys_sampler_add_penalties(pys_sampler * sampler, int32_t n_vocab, int32_t last_n, float repeat,
-                                  float frequency, float presence) {
+int32_t pys_sampler_add_penalties(pys_sampler * sampler, int32_t n_vocab, int32_t last_n, float repeat, float frequency,
+                                  float presence) {
     return add_link(sampler,
                     [&] { return llama_sampler_init_penalties(n_vocab, last_n, repeat, frequency, presence); });
 }
 
-int32_t pys_sampler_add_logit_bias(pys_sampler * sampler, int32_t n_vocab, const int32_t * tokens,
-                                   const float * biases, int32_t n) {
+int32_t pys_sampler_add_logit_bias(pys_sampler * sampler, int32_t n_vocab, const int32_t * tokens, const float * biases,
+                                   int32_t n) {
     return add_link(sampler, [&] {
         std::vector<llama_logit_bias> list;
         for (int32_t i = 0; i < n; ++i) {

@@ -69,6 +69,9 @@ std::string & last_error();
 // Error lines that upstream logged since the call began.
 std::string & logged_errors();
 
+// True once the process is ending: computations stop, and call_scope never gives a thread back to Python.
+bool leaving();
+
 // Marks the thread as inside a guarded call.
 struct call_scope {
     call_scope();

@@ -81,8 +81,8 @@ int32_t pys_vocab_tokenize(const pys_model * model, const char * text, int32_t n
     });
 }
 
-int32_t pys_vocab_pieces(const pys_model * model, const int32_t * tokens, int32_t n_tokens, int32_t kind,
-                         char * buffer, int32_t capacity, int32_t * offsets) {
+int32_t pys_vocab_pieces(const pys_model * model, const int32_t * tokens, int32_t n_tokens, int32_t kind, char * buffer,
+                         int32_t capacity, int32_t * offsets) {
     return pys::guarded([&]() -> int32_t {
         std::string text;
         offsets[0] = 0;

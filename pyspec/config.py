@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pyspec.errors import ConfigError
 
@@ -17,6 +18,29 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 MAX_THREADS = 512
 MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**32 - 1
+_MIN_TEMPERATURE = 1e-6  # dividing logits by less overflows
+
+
+def as_index(value: object) -> int | None:
+    """Return an integer, which numpy's are too, as an int; None for anything else, bools included."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def as_list(values: object) -> list[Any] | None:
+    """Return what can be iterated over as a list; None for anything else, text and bytes included."""
+    if isinstance(values, (str, bytes)):
+        return None
+    try:
+        return list(values)  # type: ignore[call-overload,no-any-return]
+    except TypeError:
+        return None
 
 
 def require_int(name: str, value: object, low: int, high: int) -> int:
@@ -25,14 +49,14 @@ def require_int(name: str, value: object, low: int, high: int) -> int:
     Raises:
         ConfigError: It is not.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_index(value)
+    if number is None:
         msg = f"{name} must be an integer, not {value!r}."
         raise ConfigError(msg)
-    number = value.__index__()  # numpy integers are welcome
     if not low <= number <= high:
         msg = f"{name} must be between {low} and {high}, not {number}."
         raise ConfigError(msg)
-    return int(number)
+    return number
 
 
 def require_float(name: str, value: object, low: float, high: float) -> float:
@@ -41,11 +65,14 @@ def require_float(name: str, value: object, low: float, high: float) -> float:
     Raises:
         ConfigError: It is not.
     """
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+    try:
+        number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isnan(number):
         msg = f"{name} must be a number, not {value!r}."
         raise ConfigError(msg)
-    number = float(value)
-    if not math.isfinite(number) or not low <= number <= high:
+    if not low <= number <= high:
         msg = f"{name} must be between {low:g} and {high:g}, not {number:g}."
         raise ConfigError(msg)
     return number
@@ -215,7 +242,9 @@ class SamplingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        require_float("temperature", self.temperature, 0.0, 1e6)
+        if require_float("temperature", self.temperature, 0.0, 1e6) and self.temperature < _MIN_TEMPERATURE:
+            msg = f"temperature must be 0 (the most likely token) or at least {_MIN_TEMPERATURE}."
+            raise ConfigError(msg)
         require_int("top_k", self.top_k, 0, MAX_INT32)
         require_float("top_p", self.top_p, 0.0, 1.0)
         require_float("min_p", self.min_p, 0.0, 1.0)
@@ -226,6 +255,9 @@ class SamplingConfig:
         require_int("repeat_last_n", self.repeat_last_n, 0, 1 << 20)
         if self.seed is not None:
             require_int("seed", self.seed, 0, MAX_SEED)
+        if not isinstance(self.logit_bias, dict):
+            msg = f"logit_bias must be a dict from token ids to biases, not {self.logit_bias!r}."
+            raise ConfigError(msg)
         for token, bias in self.logit_bias.items():
             require_int("a token of logit_bias", token, 0, MAX_INT32)
             if bias != -math.inf:

@@ -68,7 +68,7 @@ class AbortFlag:
     def set(self, *, value: bool) -> None:
         native = self._context.keep_alive  # not .pointer: other threads are welcome here
         if native is not None:
-            lib().pys_context_request_abort(native.address, value)
+            lib().pys_context_request_abort(native, value)
 
 
 def decode(

@@ -175,6 +175,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_last_error": (c_char_p, []),
     "pys_init": (_i32, [c_char_p]),
     "pys_struct_size": (_i32, [c_char_p]),
+    "pys_leave": (_i32, [_i32]),
     "pys_device_count": (_i32, [_i32p]),
     "pys_device_get": (_i32, [_i32, POINTER(DeviceInfo)]),
     "pys_type_id": (_i32, [c_char_p, _i32p]),

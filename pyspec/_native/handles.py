@@ -8,18 +8,24 @@ The life of a handle:
    was forked, to another thread, or failed an assertion before.
 3. ``close()`` lets go. The native object is freed when nothing refers to it any more: a numpy view of
    its memory keeps it alive, so a view never dangles.
-4. What was never closed is freed by ``weakref.finalize``: when collected, or at exit in reverse order of
-   creation. A forked child frees nothing, because threads and devices of the parent are not its own.
+4. What was never closed is freed by ``weakref.finalize`` when it is collected, or else at exit, newest first.
+   A forked child frees nothing of its parent's, because the parent's threads and devices are not its own.
+5. At exit daemon threads may still be inside a call. ``pys_leave`` stops them there before anything is freed;
+   when one does not stop in time, nothing is freed and the system takes it all back.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from pyspec._native.library import lib
 from pyspec._native.status import Status, check
 from pyspec.errors import BrokenError, ClosedError, ForkedError, WrongThreadError
 
@@ -35,20 +41,41 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-class _Native:
-    """The address and its finaliser; referred to by the handle and by views of native memory."""
+_LEAVE_MILLISECONDS = 2000
+_exited = False
+_serials = itertools.count()
+_open: dict[int, weakref.finalize[Any, Any]] = {}  # in order of creation
 
-    __slots__ = ("__weakref__", "address", "finalizer")
+
+class _Native(ctypes.c_void_p):
+    """The address and its finaliser; referred to by the handle, by views of native memory, and by calls under way.
+
+    ctypes holds its arguments during a call, so an object that another thread closes meanwhile is freed after it.
+    """
 
     def __init__(self, address: int, free: Callable[[int], None], keeps: tuple[object, ...]) -> None:
-        self.address = address
-        self.finalizer = weakref.finalize(self, _free, address, free, keeps, _n_forks)
+        super().__init__(address)
+        serial = next(_serials)
+        self.finalizer = weakref.finalize(self, _free, serial, address, free, keeps, _n_forks)
+        self.finalizer.atexit = False  # _free_all does it
+        _open[serial] = self.finalizer
 
 
-def _free(address: int, free: Callable[[int], None], keeps: tuple[object, ...], n_forks: int) -> None:
+def _free(serial: int, address: int, free: Callable[[int], None], keeps: tuple[object, ...], n_forks: int) -> None:
     del keeps  # held until here so that what this object needs is freed after it
+    _open.pop(serial, None)
     if n_forks == _n_forks:
         free(address)
+
+
+@atexit.register
+def _free_all() -> None:
+    global _exited  # noqa: PLW0603 - a process-wide fact
+    _exited = True
+    if not _open or (_n_forks == 0 and lib().pys_leave(_LEAVE_MILLISECONDS) > 0):
+        return
+    for finalizer in reversed(list(_open.values())):
+        finalizer()
 
 
 class Handle:
@@ -80,14 +107,14 @@ class Handle:
         self._broken = ""
 
     @property
-    def pointer(self) -> int:
+    def pointer(self) -> ctypes.c_void_p:
         """The address, after checking that it may be used here and now.
 
         Raises:
             ClosedError, ForkedError, WrongThreadError, BrokenError
         """
         native = self._native
-        if native is None:
+        if native is None or _exited:
             msg = f"This {self._what} is closed."
             raise ClosedError(msg)
         if self._n_forks != _n_forks:
@@ -99,7 +126,7 @@ class Handle:
         if self._broken:
             msg = f"This {self._what} failed an internal check of llama.cpp and cannot be used again: {self._broken}"
             raise BrokenError(msg)
-        return native.address
+        return native
 
     @property
     def closed(self) -> bool:
@@ -129,7 +156,7 @@ class Handle:
     def _abandon(self) -> None:
         # After a failed assertion the object's state is unknown: leaking it is safer than freeing it.
         if self._native is not None:
-            self._native.finalizer.detach()
+            self._native.finalizer.detach()  # stays in _open, but a detached finaliser does nothing
 
 
 def array_interface(handle: Handle, address: int, shape: tuple[int, ...], typestr: str) -> Any:

@@ -156,7 +156,10 @@ def _describe(engine: Engine) -> dict[str, Any]:
     return {
         "model": str(engine.model.path),
         "draft_model": None if draft_model is None else str(draft_model.path),
-        "spec": {"types": list(speculation.types or ()), "options": {k: dict(v) for k, v in speculation.options.items()}},
+        "spec": {
+            "types": list(speculation.types or ()),
+            "options": {k: dict(v) for k, v in speculation.options.items()},
+        },
         "context": {"n_ctx": engine.context.n_ctx, "n_batch": engine.context.n_batch},
     }
 

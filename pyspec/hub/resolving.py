@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyspec.errors import HubError, ModelNotFoundError
+from pyspec.errors import ConfigError, HubError, ModelNotFoundError
 from pyspec.hub import hf
 from pyspec.hub.cache import models_dir
 from pyspec.hub.catalogue import CATALOGUE, CatalogueModel, lookup
@@ -26,12 +26,19 @@ def resolve(name_or_path: str | os.PathLike[str], *, progress: Progress | None =
 
     Raises:
         ModelNotFoundError: No such file, unknown name, or a catalogue model that is not cached.
-        ConfigError: A malformed ``hf:`` name.
+        ConfigError: A malformed ``hf:`` name, or something else than a name.
         FetchError: The download of an ``hf:`` name failed.
         HubError: The cached file is damaged.
     """
+    try:
+        path = Path(name_or_path)
+    except TypeError:
+        msg = f"a model's name must be a string or a path, not {name_or_path!r}"
+        raise ConfigError(msg) from None
+    if progress is not None and not callable(progress):
+        msg = f"progress must be a function, not {progress!r}"
+        raise ConfigError(msg)
     name = os.fspath(name_or_path)
-    path = Path(name)
     if name and _is_file(path):
         return path
     if hf.is_hf_name(name):
@@ -56,6 +63,9 @@ def cached_path(name: str) -> Path | None:
         ConfigError: A malformed ``hf:`` name.
         FetchError: An ``hf:`` name, and the package that reads that cache is not installed.
     """
+    if not isinstance(name, str):
+        msg = f"a model's name must be a string, not {name!r}"
+        raise ConfigError(msg)
     if hf.is_hf_name(name):
         return hf.cached(hf.parse(name))
     model = lookup(name)

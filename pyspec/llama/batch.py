@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspec.errors import BatchError
+from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int
+from pyspec.errors import BatchError, TokenError
 
 
 class Batch:
@@ -42,21 +43,28 @@ class Batch:
             output: Whether its logits row is wanted.
 
         Raises:
-            BatchError: ``seq_ids`` is empty.
+            BatchError: ``seq_ids`` is empty, or neither a number nor several.
         """
-        sequences = (seq_ids,) if isinstance(seq_ids, int) else tuple(seq_ids)
+        if output is not True and output is not False:
+            require_bool("output", output)
+        sequences = (seq_ids,) if type(seq_ids) is int else _several(seq_ids)
         if not sequences:
-            msg = "An entry of a batch must belong to at least one sequence."
+            msg = f"An entry of a batch must belong to at least one sequence; found {seq_ids!r}."
             raise BatchError(msg)
-        self.tokens.append(token)
-        self.positions.append(position)
+        self.tokens.append(token if type(token) is int else _plain(token))
+        self.positions.append(position if type(position) is int else _plain(position))
         self.seq_ids.append(sequences)
-        self.outputs.append(bool(output))
-        self.n_outputs += bool(output)
+        self.outputs.append(output)
+        self.n_outputs += output
 
     def extend(self, tokens: Sequence[int], first_position: int, seq_id: int = 0, *, output: bool = False) -> None:
         """Append consecutive tokens of one sequence."""
-        for offset, token in enumerate(tokens):
+        given = as_list(tokens)
+        if given is None:
+            msg = f"tokens must be a sequence of token ids, not {tokens!r}."
+            raise TokenError(msg)
+        first_position = require_int("first_position", first_position, 0, MAX_INT32)
+        for offset, token in enumerate(given):
             self.add(token, first_position + offset, seq_id, output=output)
 
     def clear(self) -> None:
@@ -66,3 +74,14 @@ class Batch:
         self.seq_ids.clear()
         self.outputs.clear()
         self.n_outputs = 0
+
+
+def _plain(value: int) -> int:
+    """Turn numpy's integers into Python's; what is none stays for the context to refuse."""
+    number = as_index(value)
+    return value if number is None else number
+
+
+def _several(seq_ids: object) -> tuple[int, ...]:
+    single = as_index(seq_ids)
+    return (single,) if single is not None else tuple(_plain(seq_id) for seq_id in as_list(seq_ids) or ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import weakref
 from types import TracebackType
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import contexts as native
-from pyspec.config import ContextConfig, default_threads, require_int
+from pyspec.config import ContextConfig, default_threads, require_bool, require_int
 from pyspec.errors import (
     BatchError,
     ConfigError,
@@ -82,8 +81,10 @@ class Context:
     def fingerprint(self) -> str:
         """Names what saved state must agree on: model and layout of the memory."""
         info, config = self.model.info, self.config
+        n_buffers = 1 if config.kv_unified else self.n_seq_max
         layout = f"{config.type_k}/{config.type_v}, flash {config.flash_attn}, full swa {config.swa_full}"
-        return f"{info.description} with {info.n_params} weights ({layout}, snapshots {self.n_rs_seq})"
+        layout += f", buffers {n_buffers}, snapshots {self.n_rs_seq}"
+        return f"{info.description} with {info.n_params} weights ({layout})"
 
     def decode(self, batch: Batch) -> Rows:
         """Compute a batch: its entries enter memory, and the wanted logits rows come back.
@@ -108,7 +109,7 @@ class Context:
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask a decode in progress to stop, or take the request back. Any thread may call this."""
-        self._abort.set(value=value)
+        self._abort.set(value=require_bool("value", value))
 
     def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
         """Change the number of threads for few and for many tokens."""
@@ -123,10 +124,6 @@ class Context:
             view = native.logits(self.handle, self.n_vocab)
             self._view = weakref.ref(view)
         return view
-
-    def probe_decode(self, position: int) -> None:
-        """Decode token 0 at a position of sequence 0; only for finding out what the memory can do."""
-        native.decode(self.handle, [0], [position], [(0,)], [False])
 
     def close(self) -> None:
         """Free the context. May be called again."""
@@ -153,9 +150,11 @@ class Context:
         if not isinstance(batch, Batch):
             msg = f"batch must be a Batch, not {type(batch).__name__}."
             raise BatchError(msg)
-        n_entries = len(batch)
-        lists = (batch.positions, batch.seq_ids, batch.outputs)
-        if any(len(entries) != n_entries for entries in lists) or sum(batch.outputs) != batch.n_outputs:
+        n_entries = len(batch.tokens) if isinstance(batch.tokens, list) else 0
+        for part in (batch.positions, batch.seq_ids, batch.outputs):
+            if not isinstance(part, list) or len(part) != n_entries:
+                n_entries = -1
+        if n_entries < 0 or batch.outputs.count(True) != batch.n_outputs:
             msg = "The lists of the batch do not match each other; fill it with add() and extend()."
             raise BatchError(msg)
         if not 1 <= n_entries <= self.n_batch:
@@ -167,39 +166,40 @@ class Context:
         if not self.model.info.has_decoder:
             msg = f"{self.model.path.name} is an encoder; it cannot generate."
             raise UnsupportedError(msg)
-        self._check_tokens(batch)
-        self._check_positions(batch)
+        self._check_entries(batch)
 
-    def _check_tokens(self, batch: Batch) -> None:
+    def _check_entries(self, batch: Batch) -> None:
+        """Check each token, and that each sequence goes on where it ends. One pass: this runs for every token."""
+        n_vocab = self.n_vocab
+        ends: dict[int, int] = {}
         for i, token in enumerate(batch.tokens):
-            try:
-                inside = 0 <= operator.index(token) < self.n_vocab
-            except TypeError:
-                inside = False
-            if not inside:
-                msg = f"Entry {i} has the token {token!r}; the vocabulary has the ids 0 to {self.n_vocab - 1}."
+            if type(token) is not int or not 0 <= token < n_vocab:
+                msg = f"Entry {i} has the token {token!r}; the vocabulary has the ids 0 to {n_vocab - 1}."
                 raise TokenError(msg)
-
-    def _check_positions(self, batch: Batch) -> None:
-        expected: dict[int, int] = {}
-        for i, (position, sequences) in enumerate(zip(batch.positions, batch.seq_ids, strict=True)):
-            for seq_id in sequences:
-                if not isinstance(seq_id, int) or not 0 <= seq_id < self.n_seq_max:
-                    msg = f"Entry {i} is of sequence {seq_id!r}; this context has 0 to {self.n_seq_max - 1}."
-                    raise SequenceError(msg)
-                if seq_id not in expected:
-                    expected[seq_id] = self.memory.length(seq_id) if self.has_memory else 0
-                if position != expected[seq_id]:
-                    msg = (
-                        f"Entry {i} is at position {position!r} of sequence {seq_id}; "
-                        f"its next position is {expected[seq_id]}."
-                    )
+            position = batch.positions[i]
+            for seq_id in self._checked_sequences(i, batch.seq_ids[i]):
+                end = ends[seq_id] if seq_id in ends else self._length(seq_id)
+                if type(position) is not int or position != end:
+                    msg = f"Entry {i} is at position {position!r} of sequence {seq_id}; its next position is {end}."
                     raise PositionError(msg)
-                expected[seq_id] += 1
-        for seq_id, end in expected.items():
+                ends[seq_id] = end + 1
+        for seq_id, end in ends.items():
             if end > self.n_ctx_seq:
                 msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {self.n_ctx_seq}."
                 raise ContextFullError(msg)
+
+    def _checked_sequences(self, i: int, sequences: object) -> tuple[int, ...]:
+        if not isinstance(sequences, tuple) or not sequences:
+            msg = f"Entry {i} must belong to at least one sequence; found {sequences!r}."
+            raise BatchError(msg)
+        for seq_id in sequences:
+            if type(seq_id) is not int or not 0 <= seq_id < self.n_seq_max:
+                msg = f"Entry {i} is of sequence {seq_id!r}; this context has 0 to {self.n_seq_max - 1}."
+                raise SequenceError(msg)
+        return sequences
+
+    def _length(self, seq_id: int) -> int:
+        return native.memory_range(self.handle, seq_id)[1] + 1 if self.has_memory else 0
 
     def _forbid_moving_rows(self, n_rows: int) -> None:
         """A decode with more rows than ever before moves the buffer, which would leave views dangling."""
@@ -217,6 +217,13 @@ class Context:
 
 def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:
     n_ctx = config.n_ctx or model.info.n_ctx_train
+    n_rows = config.n_outputs_max or min(config.n_batch, n_ctx)
+    if config.n_seq_max > n_rows:
+        msg = (
+            f"{config.n_seq_max} sequences (n_seq_max) want a logits row each, but a decode has room for {n_rows}; "
+            f"use a larger n_outputs_max, n_batch or n_ctx."
+        )
+        raise ConfigError(msg)
     _refuse_impossible_size(model, config, n_ctx)
     n_threads = config.n_threads or default_threads()
     return {
@@ -247,7 +254,8 @@ def _refuse_impossible_size(model: Model, config: ContextConfig, n_ctx: int) -> 
     if info.is_recurrent or not info.n_head:
         return
     bytes_per_value = 1 if config.type_k.startswith(("q", "iq")) else 2
-    per_token = 2 * info.n_layer * (info.n_embd // info.n_head) * max(info.n_head_kv, 0) * bytes_per_value
+    head_size = int(model.metadata.get(f"{info.architecture}.attention.key_length", info.n_embd // info.n_head))
+    per_token = 2 * info.n_layer * head_size * max(info.n_head_kv, 0) * bytes_per_value
     wanted = per_token * n_ctx
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -6,8 +6,8 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyspec._native import contexts as native
-from pyspec.config import require_int
-from pyspec.errors import PositionError, RollbackError, SequenceError
+from pyspec.config import MAX_INT32, as_index, require_int
+from pyspec.errors import PositionError, RollbackError, SequenceError, UnsupportedError
 
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
@@ -36,11 +36,11 @@ class Memory:
 
     def length(self, seq_id: int) -> int:
         """Return the number of positions of a sequence: one more than its last one."""
-        return native.memory_range(self._context.handle, self._checked(seq_id))[1] + 1
+        return native.memory_range(self._context.handle, self.checked(seq_id))[1] + 1
 
     def range(self, seq_id: int) -> tuple[int, int]:
         """Return first and last position of a sequence, (-1, -1) when it is empty."""
-        return native.memory_range(self._context.handle, self._checked(seq_id))
+        return native.memory_range(self._context.handle, self.checked(seq_id))
 
     def trim(self, seq_id: int, length: int) -> None:
         """Drop all positions of a sequence from ``length`` on.
@@ -50,8 +50,8 @@ class Memory:
             PositionError: ``length`` is negative.
             RollbackError: The memory cannot drop them; it is unchanged.
         """
-        sequence = self._checked(seq_id)
-        keep = require_int("length", length, 0, 2**31 - 1)
+        sequence = self.checked(seq_id)
+        keep = require_int("length", length, 0, MAX_INT32)
         held = self.length(sequence)
         if held <= keep:
             return
@@ -67,35 +67,51 @@ class Memory:
         Raises:
             RollbackError: The memory cannot drop them; it is unchanged.
         """
-        low = require_int("begin", begin, 0, 2**31 - 1)
-        native.memory_remove(self._context.handle, self._checked(seq_id), low, require_int("end", end, low, 2**31 - 1))
+        sequence = self.checked(seq_id)
+        low = require_int("begin", begin, 0, MAX_INT32)
+        high = require_int("end", end, low, MAX_INT32)
+        if self._keeps_state and high < self.length(sequence):  # llama.cpp would say yes and remove nothing
+            msg = f"A recurrent state cannot forget positions {low} to {high - 1} of sequence {sequence}."
+            raise RollbackError(msg)
+        native.memory_remove(self._context.handle, sequence, low, high)
 
     def clear(self, seq_id: int | None = None) -> None:
         """Drop a sequence, or everything. This never fails."""
         if seq_id is None:
             native.memory_clear(self._context.handle, data=True)
         else:
-            native.memory_remove(self._context.handle, self._checked(seq_id), -1, -1)
+            native.memory_remove(self._context.handle, self.checked(seq_id), -1, -1)
 
     def copy(self, source: int, destination: int, length: int) -> None:
         """Let ``destination`` share the first ``length`` positions of ``source``.
 
         Raises:
             PositionError: ``source`` is shorter, or ``destination`` is not empty.
+            UnsupportedError: A part was asked for, and the sequences do not share one buffer, or the model is
+                recurrent.
         """
-        here, there = self._checked(source), self._checked(destination)
-        count = require_int("length", length, 0, 2**31 - 1)
+        here, there = self.checked(source), self.checked(destination)
+        count = require_int("length", length, 0, MAX_INT32)
         if count > self.length(here):
             msg = f"Sequence {here} holds {self.length(here)} positions; {count} cannot be copied."
             raise PositionError(msg)
         if here == there or self.length(there):
             msg = f"Sequence {there} must be another sequence, and empty, to receive a copy."
             raise PositionError(msg)
-        native.memory_copy(self._context.handle, here, there, 0, count)
+        if count == 0:
+            return
+        whole = count == self.length(here)
+        if not whole and not self._context.config.kv_unified:
+            msg = "Sequences with buffers of their own can only be copied whole; use kv_unified=True to copy a part."
+            raise UnsupportedError(msg)
+        if not whole and self._keeps_state:
+            msg = "A recurrent state can only be copied whole."
+            raise UnsupportedError(msg)
+        native.memory_copy(self._context.handle, here, there, 0, -1 if whole else count)
 
     def keep(self, seq_id: int) -> None:
         """Drop every sequence but one."""
-        native.memory_keep(self._context.handle, self._checked(seq_id))
+        native.memory_keep(self._context.handle, self.checked(seq_id))
 
     def shift(self, seq_id: int, begin: int, delta: int) -> None:
         """Add ``delta`` to all positions of a sequence from ``begin`` on.
@@ -104,11 +120,14 @@ class Memory:
             PositionError: A position would become negative.
             RollbackError: The memory cannot shift.
         """
-        sequence = self._checked(seq_id)
-        low = require_int("begin", begin, 0, 2**31 - 1)
-        step = require_int("delta", delta, -(2**31) + 1, 2**31 - 1)
+        sequence = self.checked(seq_id)
+        low = require_int("begin", begin, 0, MAX_INT32)
+        step = require_int("delta", delta, -MAX_INT32, MAX_INT32)
         if low + step < 0:
             msg = f"Shifting position {low} by {step} would make it negative."
+            raise PositionError(msg)
+        if self.length(sequence) + step > MAX_INT32:
+            msg = f"Shifting by {step} would move positions past {MAX_INT32}."
             raise PositionError(msg)
         native.memory_shift(self._context.handle, sequence, low, -1, step)
 
@@ -128,6 +147,11 @@ class Memory:
             self._kind = self._probe()
         return self._kind
 
+    @property
+    def _keeps_state(self) -> bool:
+        info = self._context.model.info
+        return info.is_recurrent or info.is_hybrid
+
     def _probe(self) -> RollbackKind:
         """Decode two tokens one by one, try to drop the second, and clear.
 
@@ -141,9 +165,10 @@ class Memory:
             raise PositionError(msg)
         if context.n_rs_seq > 0:
             return RollbackKind.BOUNDED
+        context.n_decodes += 1  # rows of an earlier decode end here
         try:
             for position in range(min(2, context.n_ctx_seq)):
-                context.probe_decode(position)
+                native.decode(context.handle, [0], [position], [(0,)], [False])
         except Exception:  # noqa: BLE001 - a model that cannot decode cannot roll back either
             return RollbackKind.NONE
         try:
@@ -155,9 +180,15 @@ class Memory:
         finally:
             self.clear()
 
-    def _checked(self, seq_id: int) -> int:
+    def checked(self, seq_id: int) -> int:
+        """Return the number of a sequence that exists.
+
+        Raises:
+            SequenceError: There is no such sequence.
+        """
         n_seq_max = self._context.n_seq_max
-        if not isinstance(seq_id, int) or not 0 <= seq_id < n_seq_max:
+        number = as_index(seq_id)
+        if number is None or not 0 <= number < n_seq_max:
             msg = f"There is no sequence {seq_id!r}; this context has the sequences 0 to {n_seq_max - 1}."
             raise SequenceError(msg)
-        return seq_id
+        return number

@@ -34,7 +34,15 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
 # What llama.cpp says when a file ends too early or holds nonsense.
-_DAMAGE_WORDS = ("corrupt", "incomplete", "failed to read", "not within the file bounds", "invalid", "overflow")
+_DAMAGE_WORDS = (
+    "corrupt",
+    "incomplete",
+    "failed to read",
+    "failed to seek",
+    "not within the file bounds",
+    "invalid",
+    "overflow",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,9 @@ class Model:
     def __init__(
         self, path: str | os.PathLike[str], config: ModelConfig | None = None, *, progress: Progress | None = None
     ) -> None:
+        if progress is not None and not callable(progress):
+            msg = f"progress must be a function, not {progress!r}."
+            raise ConfigError(msg)
         self.path = _checked_path(path)
         self.config = config if config is not None else ModelConfig()
         if not isinstance(self.config, ModelConfig):
@@ -116,6 +127,7 @@ class Model:
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self.metadata: Mapping[str, str] = MappingProxyType(native.metadata(self.handle))
         self.info = _info(self.handle, self.metadata)
+        _refuse_impossible_numbers(self.path, self.info, self.metadata)
         self.vocab = Vocab(self.handle)
 
     @property
@@ -129,6 +141,9 @@ class Model:
         Args:
             name: A named variant, such as "tool_use".
         """
+        if name is not None and (not isinstance(name, str) or not name.isprintable()):
+            msg = f"name must be the name of a template, not {name!r}."
+            raise ConfigError(msg)
         return native.chat_template(self.handle, name)
 
     def close(self) -> None:
@@ -157,6 +172,9 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of something that looks like GGUF."""
     try:
         checked = Path(path)
+        if checked.is_fifo() or checked.is_char_device():  # opening or reading could wait for ever
+            msg = f"{checked} is a pipe or a device, not a file."
+            raise ModelNotFoundError(msg)
         with checked.open("rb") as file:
             header = file.read(_HEADER_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL inside the path
@@ -189,10 +207,18 @@ def _classified(path: Path, error: ModelLoadError | NativeError) -> ModelError:
     return kind(f"{path} could not be loaded: {reason}.{hint}")
 
 
-def _refuse_bad_epsilon(path: Path, metadata: Mapping[str, str]) -> None:
-    """A negative epsilon or NaN, which only a damaged file has, ends the process in the first decode."""
+def _refuse_impossible_numbers(path: Path, info: ModelInfo, metadata: Mapping[str, str]) -> None:
+    """Refuse what only a damaged file says, and what ends the process in the first decode."""
+    head_size = metadata.get(f"{info.architecture}.attention.key_length")
+    limit = int(head_size or 0) or (info.n_embd // info.n_head if info.n_head else math.inf)
     for key, value in metadata.items():
-        if key.endswith("_epsilon") and not 0.0 <= float(value) < math.inf:
+        if key.endswith("_epsilon"):
+            possible = 0.0 <= float(value) < math.inf
+        elif key.endswith(".rope.dimension_count"):
+            possible = 0 <= int(value) <= limit and int(value) % 2 == 0
+        else:
+            continue
+        if not possible:
             msg = f"{path} could not be loaded: {key} is {value}. The file is damaged; fetch it again."
             raise ModelFormatError(msg)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from pyspec._native import log
 from pyspec._native import models as native
-from pyspec.config import ModelConfig, require_int
+from pyspec.config import ModelConfig, as_list, require_bool, require_int
 from pyspec.errors import ConfigError, QuantizeError
 from pyspec.llama.model import Model
 
@@ -79,17 +80,16 @@ def quantize(  # noqa: PLR0913 - each is an option by its own name
         msg = f"There is no type {type_name!r}; known are {', '.join(TYPES)}."
         raise ConfigError(msg)
     threads = require_int("n_threads", n_threads, 0, 512)
-    target = Path(destination)
+    require_bool("allow_requantize", allow_requantize)
+    require_bool("pure", pure)
+    if progress is not None and not callable(progress):
+        msg = f"progress must be a function, not {progress!r}."
+        raise ConfigError(msg)
     with Model(source, ModelConfig(vocab_only=True)) as model:
         layers = _checked_layers(prune_layers, model)
-        if target.exists() and target.samefile(model.path):
-            msg = f"{target} is the source itself; give the copy another name."
-            raise ConfigError(msg)
-    if not target.parent.is_dir():
-        msg = f"The folder {target.parent} does not exist."
-        raise ConfigError(msg)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        unfinished = Path(folder) / target.name
+        target = _checked_destination(destination, model)
+    with _writable(target) as folder:
+        unfinished = folder / target.name
         work = _Work(
             lambda: native.quantize(
                 os.fsencode(source),
@@ -108,9 +108,46 @@ def quantize(  # noqa: PLR0913 - each is an option by its own name
         unfinished.replace(target)
 
 
+def _checked_destination(destination: str | os.PathLike[str], source: Model) -> Path:
+    try:
+        target = Path(destination)
+        if "\0" in str(target):
+            msg = f"destination must be a path, not {destination!r}."
+            raise ConfigError(msg)
+        if target.exists() and target.samefile(source.path):
+            msg = f"{target} is the source itself; give the copy another name."
+            raise ConfigError(msg)
+        if target.is_dir():
+            msg = f"{target} is a folder; give the copy a file name."
+            raise ConfigError(msg)
+        if not target.parent.is_dir():
+            msg = f"The folder {target.parent} does not exist."
+            raise ConfigError(msg)
+    except (TypeError, OSError) as error:
+        msg = f"destination must be a path, not {destination!r}: {error}."
+        raise ConfigError(msg) from None
+    return target
+
+
+@contextlib.contextmanager
+def _writable(target: Path) -> Iterator[Path]:
+    """Make a folder beside the target, on the same file system, and remove it afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".pyspec-", dir=target.parent)
+    except OSError as error:
+        msg = f"The folder {target.parent} cannot be written: {error.strerror}."
+        raise QuantizeError(msg) from None
+    with folder as name:
+        yield Path(name)
+
+
 def _checked_layers(prune_layers: Sequence[int], model: Model) -> list[int]:
     n_layer = int(model.metadata.get(f"{model.info.architecture}.block_count", model.info.n_layer))
-    layers = sorted({require_int("a layer of prune_layers", layer, 0, n_layer - 1) for layer in prune_layers})
+    given = as_list(prune_layers)
+    if given is None:
+        msg = f"prune_layers must be a list of layers, not {prune_layers!r}."
+        raise ConfigError(msg)
+    layers = sorted({require_int("a layer of prune_layers", layer, 0, n_layer - 1) for layer in given})
     if len(layers) >= n_layer:
         msg = f"All {n_layer} layers would be pruned; at least one must stay."
         raise ConfigError(msg)

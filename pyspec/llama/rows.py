@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
+from pyspec.config import MAX_INT32, as_index, require_int
 from pyspec.errors import ConfigError, LifetimeError
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ class Rows:
 
     def __getitem__(self, part: slice) -> Rows:
         """Return consecutive rows as a ``Rows`` of their own."""
-        start, end, step = part.indices(self._count)
+        try:
+            start, end, step = part.indices(self._count)
+        except (AttributeError, TypeError):
+            msg = f"Rows can only be sliced, as in rows[1:3], not indexed with {part!r}; see logits() and argmax()."
+            raise ConfigError(msg) from None
         if step != 1:
             msg = "Rows can only be sliced without a step."
             raise ConfigError(msg)
@@ -55,7 +60,8 @@ class Rows:
 
     def top_k(self, i: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Return ids and logits of the k largest logits of row ``i``, best first, both [k]."""
-        return native.top_k(self._context.handle, self.locate(i), min(k, self._context.n_vocab))
+        count = min(require_int("k", k, 1, MAX_INT32), self._context.n_vocab)
+        return native.top_k(self._context.handle, self.locate(i), count)
 
     @property
     def context_handle(self) -> Handle:
@@ -69,10 +75,11 @@ class Rows:
             ConfigError: There is no such row.
             LifetimeError: The context has decoded again.
         """
-        if not 0 <= i < self._count:
-            msg = f"There are {self._count} logits rows; row {i} does not exist."
+        number = as_index(i)
+        if number is None or not 0 <= number < self._count:
+            msg = f"There are {self._count} logits rows; row {i!r} does not exist."
             raise ConfigError(msg)
         if self._n_decodes != self._context.n_decodes:
             msg = "These logits rows were overwritten by a later decode; copy what must last."
             raise LifetimeError(msg)
-        return self._start + i
+        return self._start + number

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspec._native import Handle
 from pyspec._native import samplers as native
-from pyspec.config import MAX_SEED, SamplingConfig
+from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, as_index, require_int
 from pyspec.errors import ConfigError, TokenError
 from pyspec.llama.rows import Rows
 
@@ -51,6 +51,8 @@ class SamplerChain:
     __slots__ = ("_handle", "_n_vocab", "_saved", "_stateful", "seed")
 
     def __init__(self, config: SamplingConfig, n_vocab: int) -> None:
+        _require_sampling_config(config)
+        require_int("n_vocab", n_vocab, 1, MAX_INT32)
         outside = [token for token in config.logit_bias if token >= n_vocab]
         if outside:
             msg = f"logit_bias names token {outside[0]}; the vocabulary has the ids 0 to {n_vocab - 1}."
@@ -66,16 +68,21 @@ class SamplerChain:
         """Draw a token from row ``i`` and take it into the state.
 
         Raises:
+            ConfigError: These are not rows, or there is no such row.
             LifetimeError: The rows were overwritten.
         """
+        if not isinstance(rows, Rows):
+            msg = f"rows must be the Rows of a decode, not {type(rows).__name__}."
+            raise ConfigError(msg)
         return native.sample(self._handle, rows.context_handle, rows.locate(i))
 
     def accept(self, token: int) -> None:
         """Take in a token that was not drawn here, such as one of the prompt, for the penalties."""
-        if not isinstance(token, int) or not 0 <= token < self._n_vocab:
+        number = as_index(token)
+        if number is None or not 0 <= number < self._n_vocab:
             msg = f"Token {token!r} is outside the vocabulary, ids 0 to {self._n_vocab - 1}."
             raise TokenError(msg)
-        native.accept(self._handle, token)
+        native.accept(self._handle, number)
 
     def save(self) -> object:
         """Return the state for ``restore``; only the last one saved can be restored."""
@@ -106,9 +113,13 @@ def make_sampler(config: SamplingConfig, n_vocab: int) -> GreedySampler | Sample
         ConfigError: ``config`` is not a SamplingConfig.
         TokenError: ``logit_bias`` names a token outside the vocabulary.
     """
-    if not isinstance(config, SamplingConfig):
-        msg = f"sampling must be a SamplingConfig, not {type(config).__name__}."
-        raise ConfigError(msg)
+    _require_sampling_config(config)
     if config.temperature == 0.0 and not config.has_penalties and not config.logit_bias:
         return GreedySampler()
     return SamplerChain(config, n_vocab)
+
+
+def _require_sampling_config(config: object) -> None:
+    if not isinstance(config, SamplingConfig):
+        msg = f"sampling must be a SamplingConfig, not {type(config).__name__}."
+        raise ConfigError(msg)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspec._native import contexts as native
 from pyspec.errors import ConfigError, StateError
-
-if TYPE_CHECKING:
-    from pyspec.llama.context import Context
+from pyspec.llama.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +34,12 @@ class State:
             SequenceError: There is no such sequence.
             StateError: The sequence is empty or cannot be saved.
         """
-        length = context.memory.length(seq_id)
+        sequence = _checked(context).memory.checked(seq_id)
+        length = context.memory.length(sequence)
         if length == 0:
-            msg = f"Sequence {seq_id} is empty; there is no state to save."
+            msg = f"Sequence {sequence} is empty; there is no state to save."
             raise StateError(msg)
-        data = native.state_save(context.handle, seq_id, 0)
+        data = native.state_save(context.handle, sequence, 0)
         return cls(data, length, context.fingerprint, zlib.crc32(data))
 
     def restore(self, context: Context, seq_id: int = 0) -> None:
@@ -51,6 +49,7 @@ class State:
             SequenceError: There is no such sequence.
             StateError: The state is damaged, or of another model or memory layout. The sequence is unchanged.
         """
+        sequence = _checked(context).memory.checked(seq_id)
         if not isinstance(self.data, bytes) or zlib.crc32(self.data) != self.checksum:
             msg = "This state is damaged: its checksum does not match."
             raise StateError(msg)
@@ -60,8 +59,12 @@ class State:
         if self.length > context.n_ctx_seq:
             msg = f"This state holds {self.length} positions; the context has room for {context.n_ctx_seq}."
             raise StateError(msg)
-        if not isinstance(seq_id, int):
-            msg = f"seq_id must be an integer, not {seq_id!r}."
-            raise ConfigError(msg)
-        context.memory.clear(seq_id)
-        native.state_load(context.handle, seq_id, 0, self.data)
+        context.memory.clear(sequence)
+        native.state_load(context.handle, sequence, 0, self.data)
+
+
+def _checked(context: object) -> Context:
+    if not isinstance(context, Context):
+        msg = f"context must be a Context, not {type(context).__name__}."
+        raise ConfigError(msg)
+    return context

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import operator
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from pyspec._native import Handle
 from pyspec._native import models as native
-from pyspec.config import MAX_INT32
+from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int
 from pyspec.errors import ConfigError, TokenError, VocabError
 
 
@@ -97,7 +96,12 @@ class Vocab:
         if len(data) > MAX_INT32 // 2:
             msg = f"The text has {len(data)} bytes; at most {MAX_INT32 // 2} can be tokenised at once."
             raise VocabError(msg)
-        return native.tokenize(self._handle, data, add_special=bool(add_special), parse_special=bool(parse_special))
+        return native.tokenize(
+            self._handle,
+            data,
+            add_special=require_bool("add_special", add_special),
+            parse_special=require_bool("parse_special", parse_special),
+        )
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> str:
         """Turn tokens into text; bytes that are not UTF-8 become U+FFFD. See ``detokenize_bytes``."""
@@ -124,13 +128,17 @@ class Vocab:
         checked = self.check(tokens)
         if self.type is VocabType.NONE:
             return [b""] * len(checked)
-        return native.pieces(self._handle, checked, native.PIECE_SPECIAL if special else native.PIECE)
+        return native.pieces(
+            self._handle, checked, native.PIECE_SPECIAL if require_bool("special", special) else native.PIECE
+        )
 
     def texts(self, first: int, end: int) -> list[bytes]:
         """Return the raw vocabulary entries of ids ``first`` to ``end - 1``, as stored in the file."""
+        begin = require_int("first", first, 0, self.n_tokens)
+        ids = range(begin, require_int("end", end, begin, self.n_tokens))
         if self.type is VocabType.NONE:
-            return [b""] * (end - first)
-        return native.pieces(self._handle, self.check(range(first, end)), native.PIECE_RAW)
+            return [b""] * len(ids)
+        return native.pieces(self._handle, ids, native.PIECE_RAW)
 
     def attributes(self) -> npt.NDArray[np.int32]:
         """Return llama.cpp's attribute flags of all tokens, [n_tokens]."""
@@ -138,7 +146,7 @@ class Vocab:
 
     def is_eog(self, token: int) -> bool:
         """Return whether a token ends the generation."""
-        return token in self.eog
+        return as_index(token) in self.eog
 
     def check(self, tokens: Iterable[int]) -> Sequence[int]:
         """Return the tokens as a list of ints.
@@ -146,16 +154,16 @@ class Vocab:
         Raises:
             TokenError: An id is not an integer or is outside the vocabulary.
         """
-        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
+        given = as_list(tokens)
+        if given is None:
             msg = f"tokens must be a sequence of token ids, not {type(tokens).__name__}."
             raise TokenError(msg)
         checked = []
-        for i, token in enumerate(tokens):
-            try:
-                number = operator.index(token)
-            except TypeError:
+        for i, token in enumerate(given):
+            number = as_index(token)
+            if number is None:
                 msg = f"Token {i} is {token!r}; token ids are integers."
-                raise TokenError(msg) from None
+                raise TokenError(msg)
             if not 0 <= number < self.n_tokens:
                 msg = f"Token {i} is {number}; the vocabulary has the ids 0 to {self.n_tokens - 1}."
                 raise TokenError(msg)

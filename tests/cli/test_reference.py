@@ -30,7 +30,7 @@ def test_the_reference_names_every_flag_and_no_other() -> None:
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
     code = re.findall(r"`([^`]+)`", PAGE.read_text(encoding="utf-8"))
-    named = {flag for part in code for flag in re.findall(r"(?<!\S)--?[a-z][a-z-]*", part)}
+    named = {flag for part in code for flag in re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", part)}
     assert named - {"-inf", "-vv"} == flags | {"-h", "--help"}
 
 

@@ -207,7 +207,7 @@ def test_any_iterable_of_integers_is_a_draft(tokens: Any) -> None:
     assert all(type(token) is int for token in proposal.draft.tokens)
 
 
-@pytest.mark.parametrize("answer", [None, 5, Draft(None), Draft([1.5]), Draft("ab"), [1, 2]])  # type: ignore[arg-type]
+@pytest.mark.parametrize("answer", [None, 5, Draft(None), Draft([1.5]), Draft("ab"), [1, 2]])  # type: ignore[arg-type, list-item]
 def test_what_is_no_draft_is_the_drafters_fault(answer: Any) -> None:
     chain = Chain([Says("some", {0: answer})])
     with pytest.raises(DrafterError, match="some proposed"):

@@ -1,0 +1,205 @@
+"""What a decode refuses, and that it leaves memory as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyspec
+from pyspec.errors import BatchError, ConfigError, ContextFullError, PositionError, SequenceError, TokenError
+from tests.helpers import PROMPT, decode
+from tests.llama.conftest import NewContext
+
+
+def one(token: Any = 60, position: Any = 0, seq_ids: Any = 0) -> pyspec.Batch:
+    batch = pyspec.Batch()
+    batch.add(token, position, seq_ids, output=True)
+    return batch
+
+
+def test_a_batch_keeps_what_was_added() -> None:
+    batch = pyspec.Batch()
+    batch.add(5, 0, [0, 1], output=True)
+    batch.extend([6, 7], 1, np.int64(1))
+    assert (batch.tokens, batch.positions) == ([5, 6, 7], [0, 1, 2])
+    assert (batch.seq_ids, batch.outputs, batch.n_outputs, len(batch)) == (
+        [(0, 1), (1,), (1,)],
+        [True, False, False],
+        1,
+        3,
+    )
+    batch.clear()
+    assert (len(batch), batch.n_outputs) == (0, 0)
+
+
+@pytest.mark.parametrize("token", [-1, 384, 2**31, 2**70, 1.0, float("nan"), "1", None, True, [1], np.array([1, 2])])
+def test_a_wrong_token(context: pyspec.Context, token: Any) -> None:
+    with pytest.raises(TokenError, match="Entry 0 has the token"):
+        context.decode(one(token))
+    assert context.memory.length(0) == 0
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint16])
+def test_numpy_integers_are_fine(context: pyspec.Context, kind: Any) -> None:
+    context.decode(one(kind(60), kind(0), [kind(0)]))
+    assert context.memory.length(0) == 1
+
+
+@pytest.mark.parametrize("position", [1, -1, 2**31, 0.0, "0", None, False])
+def test_a_wrong_position(context: pyspec.Context, position: Any) -> None:
+    with pytest.raises(PositionError, match="Entry 0 is at position"):
+        context.decode(one(position=position))
+    assert context.memory.length(0) == 0
+
+
+def test_a_gap_a_repetition_and_a_step_back(context: pyspec.Context) -> None:
+    decode(context, PROMPT)
+    for position in (len(PROMPT) + 1, len(PROMPT) - 1, 0):
+        with pytest.raises(PositionError, match=f"next position is {len(PROMPT)}"):
+            context.decode(one(position=position))
+    batch = pyspec.Batch()
+    batch.extend([60, 61], len(PROMPT))
+    batch.add(62, len(PROMPT) + 1)
+    with pytest.raises(PositionError, match="Entry 2"):
+        context.decode(batch)
+    assert context.memory.length(0) == len(PROMPT)
+
+
+@pytest.mark.parametrize("seq_id", [1, -1, 256, 2**40, "0", None, 1.5, True])
+def test_a_wrong_sequence(context: pyspec.Context, seq_id: Any) -> None:
+    batch = one()
+    batch.seq_ids[0] = (seq_id,)
+    with pytest.raises(SequenceError, match="Entry 0 is of sequence"):
+        context.decode(batch)
+
+
+@pytest.mark.parametrize("seq_ids", [(), [], None, 1.5])
+def test_an_entry_needs_a_sequence(seq_ids: Any) -> None:
+    with pytest.raises(BatchError):
+        one(seq_ids=seq_ids)
+
+
+@pytest.mark.parametrize("tokens", ["abc", b"abc", 5, None])
+def test_only_tokens_extend_a_batch(tokens: Any) -> None:
+    with pytest.raises(TokenError):
+        pyspec.Batch().extend(tokens, 0)
+
+
+def test_an_empty_batch(context: pyspec.Context) -> None:
+    with pytest.raises(BatchError, match="1 to 64 entries"):
+        context.decode(pyspec.Batch())
+
+
+@pytest.mark.parametrize("batch", [None, [1, 2], "batch"])
+def test_what_is_no_batch(context: pyspec.Context, batch: Any) -> None:
+    with pytest.raises(BatchError, match="must be a Batch"):
+        context.decode(batch)
+
+
+def test_a_batch_that_is_too_long(context: pyspec.Context) -> None:
+    with pytest.raises(BatchError, match="not 65"):
+        decode(context, [60] * 65)
+    assert context.memory.length(0) == 0
+
+
+def test_too_many_rows(new_context: NewContext) -> None:
+    context = new_context(n_outputs_max=4)
+    with pytest.raises(BatchError, match="5 logits rows are wanted; at most 4"):
+        decode(context, [60] * 5)
+    assert len(decode(context, [60] * 4)) == 4
+
+
+@pytest.mark.parametrize("name", ["tokens", "positions", "seq_ids", "outputs"])
+def test_lists_that_were_changed_behind_its_back(context: pyspec.Context, name: str) -> None:
+    batch = one()
+    getattr(batch, name).append(getattr(batch, name)[0])
+    with pytest.raises(BatchError, match="do not match"):
+        context.decode(batch)
+    batch = one()
+    batch.n_outputs = 2
+    with pytest.raises(BatchError, match="do not match"):
+        context.decode(batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seq_ids", [None]), ("seq_ids", [5]), ("seq_ids", [()]), ("outputs", ["x"]), ("outputs", [7]), ("tokens", None)],
+)
+def test_lists_with_things_of_another_kind(context: pyspec.Context, name: str, value: Any) -> None:
+    batch = one()
+    setattr(batch, name, value)
+    with pytest.raises(ConfigError):
+        context.decode(batch)
+    assert context.memory.length(0) == 0
+
+
+def test_a_full_context_leaves_memory_as_it_was(new_context: NewContext) -> None:
+    context = new_context(n_ctx=256, n_batch=256)
+    assert context.n_ctx_seq == 256
+    decode(context, [60 + i % 100 for i in range(250)])
+    with pytest.raises(ContextFullError, match="257 tokens; the context has room for 256"):
+        decode(context, [60] * 7)
+    assert context.memory.length(0) == 250
+    decode(context, [60] * 6)
+
+
+def test_one_entry_may_belong_to_several_sequences(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=3, kv_unified=True)
+    batch = pyspec.Batch()
+    for i, token in enumerate(PROMPT):
+        batch.add(token, i, [0, 1, 2], output=i == len(PROMPT) - 1)
+    shared = context.decode(batch).logits(0).copy()
+    assert [context.memory.length(seq_id) for seq_id in range(3)] == [len(PROMPT)] * 3
+    context.memory.clear()
+    alone = decode(context, PROMPT).logits(len(PROMPT) - 1)
+    np.testing.assert_allclose(shared, alone, atol=1e-5)
+
+
+def test_a_sequence_named_twice_in_an_entry(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    with pytest.raises(PositionError):
+        context.decode(one(seq_ids=(0, 0)))
+
+
+def test_an_encoder_or_a_head_cannot_be_used_like_a_model(open_zoo: Any) -> None:
+    with pytest.raises(pyspec.errors.ContextCreateError):
+        pyspec.Context(open_zoo("draft-dflash"), pyspec.ContextConfig(n_ctx=64))
+
+
+@pytest.mark.parametrize("arguments", [(None,), ("model",), (5, None)])
+def test_a_context_needs_a_model(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError):
+        pyspec.Context(*arguments)
+
+
+def test_a_context_needs_settings_of_its_kind(target: pyspec.Model) -> None:
+    with pytest.raises(ConfigError):
+        pyspec.Context(target, {"n_ctx": 5})  # type: ignore[arg-type]
+
+
+def test_a_context_larger_than_the_machine_is_refused(target: pyspec.Model) -> None:
+    with pytest.raises(pyspec.errors.ContextCreateError, match="MiB"):
+        pyspec.Context(target, pyspec.ContextConfig(n_ctx=2**31 - 1))
+
+
+@pytest.mark.parametrize("settings", [{"type_k": "q8_0"}, {"type_v": "q4_0"}, {"flash_attn": "off"}, {"n_ubatch": 1}])
+def test_layouts_of_memory(new_context: NewContext, settings: dict[str, Any]) -> None:
+    usual, other = new_context(), new_context(**settings)
+    loose = 0.0 if "type_k" not in settings and "type_v" not in settings else 2.0
+    difference = np.abs(decode(usual, PROMPT).logits(7) - decode(other, PROMPT).logits(7)).max()
+    assert difference <= 0.05 + loose
+
+
+@pytest.mark.parametrize("settings", [{"n_outputs_max": 2}, {"n_batch": 2}, {"n_ctx": 1, "n_batch": 2}])
+def test_every_sequence_needs_room_for_a_row(target: pyspec.Model, settings: dict[str, int]) -> None:
+    chosen = {"n_ctx": 64, "n_batch": 8, "n_seq_max": 3, **settings}
+    with pytest.raises(ConfigError, match="3 sequences"):
+        pyspec.Context(target, pyspec.ContextConfig(**chosen, n_ubatch=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 513, 1.5, "2", None])
+def test_a_wrong_number_of_threads(context: pyspec.Context, n_threads: Any) -> None:
+    with pytest.raises(ConfigError):
+        context.set_threads(n_threads)

@@ -1,0 +1,205 @@
+"""Memory: what it holds, what it gives up, and that a refusal cannot be overlooked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyspec
+from pyspec import RollbackKind
+from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
+from tests.helpers import PROMPT, decode, next_row
+from tests.llama.conftest import NewContext
+
+KINDS = {
+    "target-llama": RollbackKind.TRIM,
+    "target-swa": RollbackKind.TRIM,
+    "target-mtp-chain": RollbackKind.TRIM,
+    "target-mamba": RollbackKind.WHOLE,
+    "target-lfm2": RollbackKind.WHOLE,
+    "target-mtp": RollbackKind.WHOLE,
+}
+
+
+@pytest.mark.parametrize("n_batch", [1, 64])
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_how_each_memory_rolls_back(new_context: NewContext, name: str, kind: RollbackKind, n_batch: int) -> None:
+    context = new_context(name, n_batch=n_batch)
+    assert context.memory.rollback is kind
+    assert context.memory.range(0) == (-1, -1), "the probe must leave nothing"
+
+
+def test_a_memory_in_use_is_not_probed(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    decode(context, PROMPT, 1)
+    with pytest.raises(PositionError, match="only be probed while it is empty"):
+        _ = context.memory.rollback
+    context.memory.clear()
+    assert context.memory.rollback is RollbackKind.TRIM
+    decode(context, PROMPT, 1)
+    assert context.memory.rollback is RollbackKind.TRIM, "what was found once is known"
+
+
+def test_lengths_and_ranges(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    decode(context, PROMPT, 1)
+    assert (context.memory.length(0), context.memory.length(1)) == (0, 8)
+    assert (context.memory.range(0), context.memory.range(1)) == ((-1, -1), (0, 7))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind is RollbackKind.TRIM])
+def test_after_a_trim_the_rest_is_as_if_nothing_had_been(new_context: NewContext, name: str) -> None:
+    context, fresh = new_context(name), new_context(name)
+    decode(context, PROMPT[:5])
+    decode(context, [200, 210, 220])
+    context.memory.trim(0, 5)
+    assert context.memory.length(0) == 5
+    decode(fresh, PROMPT[:5])
+    np.testing.assert_array_equal(next_row(context, 99), next_row(fresh, 99))
+
+
+def test_trims_past_the_window_of_a_sliding_model(new_context: NewContext) -> None:
+    context, fresh = new_context("target-swa", n_ctx=256), new_context("target-swa", n_ctx=256)
+    for i in range(60):  # the window is 16
+        row = next_row(context, 40 + i)
+        decode(context, [200, 201, 202])
+        context.memory.trim(0, i + 1)
+        np.testing.assert_array_equal(row, next_row(fresh, 40 + i))
+
+
+def test_trimming_to_what_is_there_does_nothing(context: pyspec.Context) -> None:
+    decode(context, PROMPT)
+    context.memory.trim(0, 8)
+    context.memory.trim(0, 1000)
+    assert context.memory.length(0) == 8
+    context.memory.trim(0, 0)
+    assert context.memory.length(0) == 0
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind is RollbackKind.WHOLE])
+def test_a_refused_trim_raises_and_changes_nothing(new_context: NewContext, name: str) -> None:
+    context, untouched = new_context(name), new_context(name)
+    decode(context, PROMPT)
+    decode(untouched, PROMPT)
+    with pytest.raises(RollbackError):
+        context.memory.trim(0, 5)
+    with pytest.raises(RollbackError):
+        context.memory.remove(0, 3, 4)
+    assert context.memory.length(0) == 8
+    np.testing.assert_array_equal(next_row(context, 99), next_row(untouched, 99))
+    context.memory.clear(0)
+    assert context.memory.length(0) == 0, "everything can always go"
+
+
+def test_clear_drops_one_or_all(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=3)
+    for seq_id in range(3):
+        decode(context, PROMPT, seq_id)
+    context.memory.clear(1)
+    assert [context.memory.length(seq_id) for seq_id in range(3)] == [8, 0, 8]
+    context.memory.clear()
+    assert [context.memory.length(seq_id) for seq_id in range(3)] == [0, 0, 0]
+
+
+def test_keep_drops_the_others(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=3, kv_unified=True)
+    for seq_id in range(3):
+        decode(context, PROMPT, seq_id)
+    context.memory.keep(1)
+    assert [context.memory.length(seq_id) for seq_id in range(3)] == [0, 8, 0]
+
+
+@pytest.mark.parametrize(("unified", "length"), [(True, 8), (True, 5), (False, 8)])
+def test_a_copy_goes_on_like_the_original(new_context: NewContext, unified: bool, length: int) -> None:  # noqa: FBT001
+    context, fresh = new_context(n_seq_max=2, kv_unified=unified), new_context(n_seq_max=2, kv_unified=unified)
+    decode(context, PROMPT)
+    context.memory.copy(0, 1, length)
+    assert context.memory.length(1) == length
+    decode(fresh, PROMPT[:length], 1)
+    np.testing.assert_allclose(next_row(context, 99, 1), next_row(fresh, 99, 1), atol=1e-5)
+    assert context.memory.length(0) == 8
+
+
+def test_a_part_cannot_be_copied_between_buffers(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    decode(context, PROMPT)
+    with pytest.raises(UnsupportedError, match="kv_unified"):
+        context.memory.copy(0, 1, 5)
+    context.memory.copy(0, 1, 0)
+    assert context.memory.length(1) == 0
+
+
+@pytest.mark.parametrize("name", ["target-mamba", "target-lfm2"])
+def test_a_recurrent_state_is_copied_whole(new_context: NewContext, name: str) -> None:
+    context = new_context(name, n_seq_max=2, kv_unified=True)
+    decode(context, PROMPT)
+    with pytest.raises(UnsupportedError, match="recurrent"):
+        context.memory.copy(0, 1, 5)
+    context.memory.copy(0, 1, 8)
+    np.testing.assert_allclose(next_row(context, 99, 1), next_row(context, 99), atol=1e-5)
+
+
+def test_wrong_copies(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    decode(context, PROMPT)
+    with pytest.raises(PositionError, match="9 cannot be copied"):
+        context.memory.copy(0, 1, 9)
+    with pytest.raises(PositionError, match="another sequence"):
+        context.memory.copy(0, 0, 3)
+    decode(context, PROMPT, 1)
+    with pytest.raises(PositionError, match="empty"):
+        context.memory.copy(0, 1, 8)
+
+
+def test_a_block_can_be_cut_out_and_the_rest_shifted(context: pyspec.Context) -> None:
+    assert context.memory.can_shift
+    decode(context, PROMPT)
+    context.memory.remove(0, 2, 5)
+    context.memory.shift(0, 5, -3)
+    assert context.memory.length(0) == 5
+    assert np.isfinite(next_row(context, 99)).all()
+
+
+def test_wrong_shifts(context: pyspec.Context) -> None:
+    decode(context, PROMPT)
+    with pytest.raises(PositionError, match="negative"):
+        context.memory.shift(0, 2, -3)
+    with pytest.raises(PositionError, match="past"):
+        context.memory.shift(0, 2, 2**31 - 1)
+    assert context.memory.length(0) == 8
+
+
+@pytest.mark.parametrize("seq_id", [-1, 2, 2**40, 0.0, "0", None, True])
+def test_a_wrong_sequence_in_every_call(new_context: NewContext, seq_id: Any) -> None:
+    memory = new_context(n_seq_max=2).memory
+    calls: list[Any] = [
+        memory.length,
+        memory.range,
+        lambda s: memory.trim(s, 0),
+        lambda s: memory.remove(s, 0, 1),
+        lambda s: memory.copy(s, 0, 0),
+        lambda s: memory.copy(0, s, 0),
+        lambda s: memory.shift(s, 0, 1),
+        memory.keep,
+    ]
+    if seq_id is not None:  # clear(None) drops everything
+        calls.append(memory.clear)
+    for call in calls:
+        with pytest.raises(SequenceError, match="There is no sequence"):
+            call(seq_id)
+
+
+@pytest.mark.parametrize("number", [-1, 2**31, 1.5, "1", None])
+def test_wrong_positions(context: pyspec.Context, number: Any) -> None:
+    memory = context.memory
+    for call in (memory.trim, lambda s, n: memory.remove(s, n, 5), lambda s, n: memory.shift(s, n, 1)):
+        with pytest.raises(ConfigError):
+            call(0, number)
+
+
+def test_numpy_sequences_are_fine(context: pyspec.Context) -> None:
+    decode(context, PROMPT)
+    context.memory.trim(np.int64(0), np.int32(3))
+    assert context.memory.length(np.int8(0)) == 3
