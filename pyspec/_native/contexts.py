@@ -25,14 +25,16 @@ def type_id(name: str) -> int:
 
 
 class ContextHandle(Handle):
-    """A context's handle with cells for small results; one thread owns it, so they can be used again."""
+    """A context's handle with cells for arguments and small results; one thread owns it, so they can be used again."""
 
-    __slots__ = ("first", "second")
+    __slots__ = ("batch", "batch_ref", "first", "second")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.first = Int32Out()
         self.second = Int32Out()
+        self.batch = BatchArrays()
+        self.batch_ref = ctypes.byref(self.batch)
 
 
 def create(model: Handle, **params: Any) -> ContextHandle:
@@ -72,7 +74,7 @@ class AbortFlag:
 
 
 def decode(
-    context: Handle,
+    context: ContextHandle,
     tokens: Sequence[int],
     positions: Sequence[int],
     seq_ids: Sequence[Sequence[int]],
@@ -85,9 +87,15 @@ def decode(
     else:
         ends = np.cumsum([len(entry) for entry in seq_ids])
         offsets = array("i", [0, *ends.tolist()])
-    arrays = (array("i", tokens), array("i", positions), offsets, array("i", flat), array("b", outputs))
-    raw = BatchArrays(*(data.buffer_info()[0] for data in arrays), n_tokens)
-    context.check(lib().pys_context_decode(context.pointer, ctypes.byref(raw)))
+    arrays = (array("i", tokens), array("i", positions), array("i", flat), array("b", outputs))
+    batch = context.batch
+    batch.tokens, _ = arrays[0].buffer_info()
+    batch.positions, _ = arrays[1].buffer_info()
+    batch.seq_offsets, _ = offsets.buffer_info()
+    batch.seq_ids, _ = arrays[2].buffer_info()
+    batch.outputs, _ = arrays[3].buffer_info()
+    batch.n_tokens = n_tokens
+    context.check(lib().pys_context_decode(context.pointer, context.batch_ref))
     log.forward_pending()
 
 

@@ -23,7 +23,7 @@ from pyspec.errors import (
     UnsupportedError,
 )
 from pyspec.llama.batch import Batch
-from pyspec.llama.memory import Memory
+from pyspec.llama.memory import Memory, RollbackKind
 from pyspec.llama.model import Model
 from pyspec.llama.rows import Rows
 
@@ -71,11 +71,16 @@ class Context:
         self.n_outputs_max = self.config.n_outputs_max or self.n_batch
         self.has_memory = bool(info.has_memory)
         self.n_decodes = 0
-        self.memory = Memory(self)
+        self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
         self._abort = native.AbortFlag(self.handle)
         self._n_rows_reserved = self.n_seq_max
         self._view: weakref.ref[npt.NDArray[np.float32]] | None = None
         model.register(self)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory. It refers to the context and not the other way round, so a forgotten context goes at once."""
+        return Memory(self)
 
     @property
     def fingerprint(self) -> str:

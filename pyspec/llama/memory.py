@@ -28,11 +28,10 @@ class Memory:
     Nothing here can be ignored by accident: a removal that the memory refuses raises.
     """
 
-    __slots__ = ("_context", "_kind")
+    __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kind: RollbackKind | None = None
 
     def length(self, seq_id: int) -> int:
         """Return the number of positions of a sequence: one more than its last one."""
@@ -143,9 +142,10 @@ class Memory:
         Raises:
             PositionError: The memory was never probed and holds something now.
         """
-        if self._kind is None:
-            self._kind = self._probe()
-        return self._kind
+        context = self._context
+        if context.rollback_kind is None:
+            context.rollback_kind = self._probe()
+        return context.rollback_kind
 
     @property
     def _keeps_state(self) -> bool:

@@ -25,9 +25,10 @@ def verify(target: Target, batch: RoundBatch, proposals: Sequence[Proposal]) -> 
     buffer = batch.buffer
     buffer.clear()
     for sequence, proposal in zip(batch, proposals, strict=True):
-        _check_tokens(proposal, target.n_vocab)
         buffer.add(sequence.pending, sequence.n_committed, sequence.seq_id, output=True)
-        buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
+        if proposal.draft.tokens:
+            _check_tokens(proposal, target.n_vocab)
+            buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
     rows = target.decode(buffer)
     own_rows = []
     first = 0

@@ -56,6 +56,8 @@ class Comparison:
     def __str__(self) -> str:
         if self.verdict is Verdict.SAME:
             return "yes"
+        if self.plain_token is None:
+            return f"NO, one run ends before token {self.index}, where the other goes on"
         gaps = f"{_number(self.plain_gap)} (plain) and {_number(self.other_gap)} (speculative) logits apart"
         where = f"token {self.index}: {self.plain_token} (plain) and {self.other_token} (speculative) are {gaps}"
         if self.verdict is Verdict.TIE:

@@ -284,3 +284,15 @@ def test_a_forked_child_is_refused_and_ends_well(target_path: Path, run_script: 
     )
     assert ended.stdout == "child 0\nsame True\n"
     assert ended.stderr == ""
+
+
+def test_a_forgotten_context_goes_without_the_garbage_collector(target: pyspec.Model) -> None:
+    gc.disable()
+    try:
+        context = pyspec.Context(target, pyspec.ContextConfig(n_ctx=64, n_threads=1))
+        assert context.memory.length(0) == 0
+        gone = weakref.ref(context)
+        del context
+        assert gone() is None
+    finally:
+        gc.enable()
