@@ -51,8 +51,8 @@ build: $(STAMPS)/package ## the package, editable, in $(VENV)
 wheel: $(STAMPS)/tools ## source distribution and wheel for this machine, in dist/
 	$(PY) -m build
 
-portable-wheel: $(STAMPS)/tools ## a wheel for any CPU of this kind, in dist/
-	$(PY) -m build --wheel -C cmake.define.PYSPEC_PORTABLE=ON -C build-dir=build/portable
+portable-wheel: $(STAMPS)/tools ## a wheel for any CPU of this kind, in dist/portable/
+	$(PY) -m build --wheel --outdir dist/portable -C cmake.define.PYSPEC_PORTABLE=ON -C build-dir=build/portable
 
 # Without a driver library to link (GGML_CUDA_NO_VMM), and with cuBLAS from its wheel.
 cuda-check: $(STAMPS)/cuda ## configure with CUDA and compile the shim; needs nvcc and no GPU

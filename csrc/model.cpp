@@ -114,13 +114,6 @@ int32_t pys_model_get_info(const pys_model * model, pys_model_info * info) {
     });
 }
 
-int32_t pys_model_description(const pys_model * model, char * buffer, int32_t capacity, int32_t * length) {
-    return pys::guarded([&]() -> int32_t {
-        const auto read = [&](char * text, size_t size) { return llama_model_desc(model->model, text, size); };
-        return text_from(read, buffer, capacity, length);
-    });
-}
-
 int32_t pys_model_file_type(const pys_model * model, char * buffer, int32_t capacity, int32_t * length) {
     return pys::guarded([&]() -> int32_t {
         const char * name = llama_ftype_name(llama_model_ftype(model->model));

@@ -105,7 +105,6 @@ typedef struct pys_model_info {
 int32_t pys_model_load(const char * path, const pys_model_params * params, pys_model ** model);
 void pys_model_free(pys_model * model);
 int32_t pys_model_get_info(const pys_model * model, pys_model_info * info);
-int32_t pys_model_description(const pys_model * model, char * buffer, int32_t capacity, int32_t * length);
 int32_t pys_model_file_type(const pys_model * model, char * buffer, int32_t capacity, int32_t * length);
 int32_t pys_model_chat_template(const pys_model * model, const char * name, char * buffer, int32_t capacity,
                                 int32_t * length); /* length -1: there is none */

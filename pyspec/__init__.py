@@ -9,11 +9,12 @@ Example:
 
 from __future__ import annotations
 
-from pyspec import drafters, errors, hub
+from pyspec import drafters, errors, hub, trace
 from pyspec.config import ContextConfig, ModelConfig, SamplingConfig
 from pyspec.engine import Chunk, Engine, Result
 from pyspec.errors import PyspecError
 from pyspec.llama import Batch, Context, GreedySampler, Memory, Model, RollbackKind, Rows, SamplerChain, State, Vocab
+from pyspec.llama.quantize import quantize
 from pyspec.speculation import Finish
 from pyspec.speculation.config import Speculation
 
@@ -42,4 +43,6 @@ __all__ = [
     "drafters",
     "errors",
     "hub",
+    "quantize",
+    "trace",
 ]

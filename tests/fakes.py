@@ -21,6 +21,7 @@ from pyspec.errors import (
     ContextFullError,
     LifetimeError,
     PositionError,
+    PyspecError,
     RollbackError,
     SequenceError,
     TokenError,
@@ -33,7 +34,7 @@ Logits = Callable[[tuple[int, ...]], Row]
 """Tokens in memory, the newest last, to the row that decides what follows, [n_vocab]."""
 
 
-class InjectedError(Exception):
+class InjectedError(PyspecError):
     """What a fuse raises unless told otherwise."""
 
 

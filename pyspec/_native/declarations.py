@@ -185,7 +185,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_model_load": (_i32, [c_char_p, POINTER(ModelParams), _out]),
     "pys_model_free": (None, [_ptr]),
     "pys_model_get_info": (_i32, [_ptr, POINTER(ModelInfo)]),
-    "pys_model_description": (_i32, [_ptr, *_text]),
     "pys_model_file_type": (_i32, [_ptr, *_text]),
     "pys_model_chat_template": (_i32, [_ptr, c_char_p, *_text]),
     "pys_model_meta_count": (_i32, [_ptr, _i32p]),

@@ -83,10 +83,6 @@ def read_text(call: Callable[[int, int, Any], int], *, capacity: int = 1024) -> 
     return None if text.length.value < 0 else text.text()
 
 
-def description(handle: Handle) -> str:
-    return read_text(lambda *out: lib().pys_model_description(handle.pointer, *out)) or ""
-
-
 def file_type(handle: Handle) -> str:
     return read_text(lambda *out: lib().pys_model_file_type(handle.pointer, *out)) or ""
 

@@ -25,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # the plain form keeps every flag whole at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("info")(info.info)

@@ -18,6 +18,7 @@ from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.cli.streaming import TextPrinter
 from pyspec.cli.terminal import ColorChoice, load_model, shows_color
 from pyspec.errors import VocabError
+from pyspec.speculation import Finish
 
 if TYPE_CHECKING:
     from pyspec.engine import Engine, Generation, Result
@@ -133,11 +134,22 @@ def _print_text(generation: Generation, printer: TextPrinter) -> None:
     try:
         for chunk in generation:
             printer.show(chunk)
-        printer.finish(generation.result)
-    finally:
-        if not printer.ends_line and (sys.stdout.isatty() or sys.stderr.isatty()):
-            typer.echo(err=not sys.stdout.isatty())  # in a pipe, stdout is the text and nothing else
-    typer.echo(summary(generation.result), err=True)
+    except BrokenPipeError:  # nobody reads on, and nobody wants a summary
+        raise
+    except BaseException:
+        _end_text(generation, printer)
+        raise
+    _end_text(generation, printer)
+
+
+def _end_text(generation: Generation, printer: TextPrinter) -> None:
+    """Begin a new line and print the summary, also of a generation that was broken off."""
+    generation.close()
+    result = generation.result
+    if not printer.ends_line:
+        typer.echo(err=not sys.stdout.isatty())  # in a pipe, stdout is the text and nothing else
+    if result.tokens or result.finish is not Finish.ERROR:
+        typer.echo(summary(result), err=True)
 
 
 def _print_json(engine: Engine, generation: Generation) -> None:
@@ -173,7 +185,8 @@ def summary(result: Result) -> str:
         parts.append(f"acceptance length {stats.n_emitted / stats.n_rounds:.2f}")
     elif result.drafters:
         parts.append("nothing was drafted")
-    parts.append(f"prompt of {stats.n_prompt} tokens in {stats.prompt_seconds:.2f} s")
+    plural = "token" if stats.n_prompt == 1 else "tokens"
+    parts.append(f"prompt of {stats.n_prompt} {plural} in {stats.prompt_seconds:.2f} s")
     parts.append(f"finish {result.finish.value if result.finish else 'unknown'}")
     return f"[{', '.join(parts)}]"
 

@@ -11,6 +11,8 @@ import typer
 from pyspec.cli.failing import Settings
 
 _PANEL = "Messages"
+_OFF = logging.CRITICAL + 1
+_llama_cpp = logging.getLogger("pyspec.llama_cpp")
 
 
 class LogLevel(str, enum.Enum):
@@ -31,13 +33,18 @@ class _Handler(logging.Handler):
 
 
 def start_logging() -> None:
-    """Show warnings of this package and of llama.cpp (the logger ``pyspec.llama_cpp``)."""
+    """Show warnings of this package.
+
+    What llama.cpp says (the logger ``pyspec.llama_cpp``) is shown when asked for: its errors reach the user as
+    exceptions, and its warnings are about its own affairs.
+    """
     logger = logging.getLogger("pyspec")
     if not any(isinstance(handler, _Handler) for handler in logger.handlers):
         handler = _Handler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
+    _llama_cpp.setLevel(_OFF)
 
 
 def _on_debug(context: typer.Context, value: bool) -> bool:  # noqa: FBT001 - typer's form
@@ -48,15 +55,19 @@ def _on_debug(context: typer.Context, value: bool) -> bool:  # noqa: FBT001 - ty
 
 def _on_verbose(value: int) -> int:
     if value:
-        logging.getLogger("pyspec").setLevel(logging.INFO if value == 1 else logging.DEBUG)
+        _set_level(logging.INFO if value == 1 else logging.DEBUG)
     return value
 
 
 def _on_log_level(value: LogLevel | None) -> LogLevel | None:
     if value is not None:
-        off = logging.CRITICAL + 1
-        logging.getLogger("pyspec").setLevel(off if value is LogLevel.OFF else value.name)
+        _set_level(_OFF if value is LogLevel.OFF else value.name)
     return value
+
+
+def _set_level(level: int | str) -> None:
+    logging.getLogger("pyspec").setLevel(level)
+    _llama_cpp.setLevel(level)
 
 
 DebugFlag = Annotated[

@@ -165,7 +165,7 @@ class SpeculationOptions:
             if name not in drafters.names():
                 msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}."
                 raise typer.BadParameter(msg, param_hint="--spec-type")
-        for flag, drafter, _option in self._given():
+        for flag, drafter, _option in () if self.spec_type == "none" else self._given():  # off: nothing to set
             if drafter not in names:
                 msg = f"it belongs to {drafter}, which is not among the drafters ({', '.join(names) or 'none'})."
                 raise typer.BadParameter(msg, param_hint=flag)
@@ -176,7 +176,7 @@ class SpeculationOptions:
         from pyspec.speculation.config import Speculation  # noqa: PLC0415
 
         options: dict[str, dict[str, Any]] = {}
-        for (_flag, drafter, option), value in self._given().items():
+        for (_flag, drafter, option), value in self._given().items() if names else ():
             options.setdefault(drafter, {})[option] = value
         return Speculation(names or "none", draft_model=draft_model, options=options)
 

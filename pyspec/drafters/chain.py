@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyspec.errors import DrafterError
+from pyspec.errors import DrafterError, PyspecError
 from pyspec.speculation.draft import NO_DRAFT, Draft, Drafter, DraftRequest, EvaluatedBatch, Needs, Proposal, TokenView
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.stats import DrafterStats
@@ -29,6 +30,8 @@ class Chain:
     """
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
+        for drafter in drafters:
+            _require_contract(drafter)
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
         self._closing = tuple(drafters)
         self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
@@ -49,7 +52,8 @@ class Chain:
         """A new request starts."""
         for drafter in self.drafters:
             began = time.perf_counter()
-            drafter.begin(seq_id, tokens)
+            with _blamed(drafter, "begin"):
+                drafter.begin(seq_id, tokens)
             stats = self.stats[drafter.name]
             stats.n_begin += 1
             stats.seconds["begin"] += time.perf_counter() - began
@@ -95,13 +99,15 @@ class Chain:
         if own:
             stats.count(len(proposal.draft.tokens), n_accepted)
         began = time.perf_counter()
-        drafter.accept(seq_id, n_accepted, own=own)
+        with _blamed(drafter, "accept"):
+            drafter.accept(seq_id, n_accepted, own=own)
         stats.seconds["accept"] += time.perf_counter() - began
 
     def _ask(self, drafter: Drafter, requests: list[DraftRequest]) -> Sequence[Draft]:
         stats = self.stats[drafter.name]
         began = time.perf_counter()
-        drafts = drafter.draft(requests)
+        with _blamed(drafter, "draft"):
+            drafts = drafter.draft(requests)
         stats.seconds["draft"] += time.perf_counter() - began
         stats.n_asked += len(requests)
         stats.n_model_tokens = _n_model_tokens(drafter) - self._n_model_tokens.get(drafter.name, 0)
@@ -110,6 +116,50 @@ class Chain:
             msg = f"The drafter {drafter.name} answered {len(requests)} requests with {n_drafts} drafts."
             raise DrafterError(msg)
         return drafts
+
+
+_CONTRACT = {
+    "name": "what users call it",
+    "n_max": "the longest draft it may return",
+    "needs": "what it reads from the target, such as Needs.NOTHING",
+    "begin": "called when a request starts",
+    "observe": "called with what the target evaluated",
+    "draft": "called for drafts",
+    "accept": "called when the target decided",
+    "close": "called at the end",
+}
+
+
+def _require_contract(drafter: object) -> None:
+    """Refuse what is no drafter, before anything is computed.
+
+    Raises:
+        DrafterError: An attribute is missing; the message says which, and what it is for.
+    """
+    for attribute, purpose in _CONTRACT.items():
+        if not hasattr(drafter, attribute):
+            name = getattr(drafter, "name", type(drafter).__name__)
+            msg = (
+                f"The drafter {name} has no {attribute!r}: {purpose}. "
+                f"pyspec.drafters.ModelFreeDrafter has defaults for all but name, n_max and draft."
+            )
+            raise DrafterError(msg)
+
+
+@contextlib.contextmanager
+def _blamed(drafter: Drafter, method: str) -> Iterator[None]:
+    """Say whose fault an exception inside is.
+
+    Raises:
+        DrafterError: Instead of any exception that is not pyspec's own.
+    """
+    try:
+        yield
+    except PyspecError:
+        raise
+    except Exception as error:
+        msg = f"The drafter {drafter.name} failed in {method}(): {type(error).__name__}: {error}"
+        raise DrafterError(msg) from error
 
 
 def _n_model_tokens(drafter: Drafter) -> int:

@@ -75,7 +75,7 @@ class DraftSimple:
         self.p_min = require_float("p_min", p_min, 0.0, 1.0)
         require_int("n_ctx", n_ctx, 0, 2**31 - 1)
         if sampling != "greedy":
-            msg = f'sampling must be "greedy", not {sampling!r}.'
+            msg = f'sampling must be "greedy"; {sampling!r} is not available yet.'
             raise ConfigError(msg)
         model = _checked_model(resources)
         self._n_vocab = resources.target.n_vocab

@@ -102,6 +102,11 @@ def create(name: str, *, resources: Resources | None = None, **options: Any) -> 
     return drafter
 
 
+def options_of(drafter: Drafter) -> dict[str, Any]:
+    """Return the options in force, as far as the drafter keeps them as attributes of the same name."""
+    return {name: getattr(drafter, name) for name in _option_names(type(drafter)) if hasattr(drafter, name)}
+
+
 def _factory(name: str) -> Callable[..., Any]:
     point = _registered().get(name) if isinstance(name, str) else None
     if point is None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from pyspec.config import SamplingConfig
-from pyspec.drafters.chain import Chain
+from pyspec.drafters import Chain
+from pyspec.drafters.registry import options_of
 from pyspec.engine.prompt import prefill
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
 from pyspec.engine.text import TextStream
@@ -175,7 +176,7 @@ def _run_info(workplace: Workplace, job: Job) -> RunInfo:
         draft_model=None if draft_model is None else str(draft_model.path),
         speculation={
             "types": list(speculation.types or ()),
-            "options": {name: dict(options) for name, options in speculation.options.items()},
+            "options": {drafter.name: options_of(drafter) for drafter in workplace.chain.drafters},
             "rule": speculation.rule,
         },
         sampling={**dataclasses.asdict(job.sampling), "seed": job.result.seed},

@@ -61,8 +61,10 @@ class Context:
         self.model = model
         self.handle = native.create(model.handle, **_native_params(model, self.config))
         info = native.info(self.handle)
-        self.n_ctx: int = info.n_ctx
-        self.n_ctx_seq: int = info.n_ctx_seq
+        # llama.cpp rounds sizes up; what was asked for is the limit all the same.
+        asked = self.config.n_ctx or info.n_ctx
+        self.n_ctx: int = min(info.n_ctx, asked)
+        self.n_ctx_seq: int = min(info.n_ctx_seq, asked if self.config.kv_unified else asked // info.n_seq_max)
         self.n_batch: int = info.n_batch
         self.n_ubatch: int = info.n_ubatch
         self.n_seq_max: int = info.n_seq_max

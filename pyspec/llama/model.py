@@ -179,7 +179,9 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
             header = file.read(_HEADER_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL inside the path
         reason = getattr(error, "strerror", None) or error
-        msg = f"The model {os.fspath(path)!r} cannot be read: {reason}."
+        name = os.fspath(path)
+        hint = "" if Path(name).suffix else " For a model's name, pyspec.hub.resolve(name) gives the path."
+        msg = f"The model {name!r} cannot be read: {reason}.{hint}"
         raise ModelNotFoundError(msg) from None
     except TypeError:
         msg = f"path must be a string or a path, not {path!r}."
@@ -225,10 +227,11 @@ def _refuse_impossible_numbers(path: Path, info: ModelInfo, metadata: Mapping[st
 
 def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
     raw = native.info(handle)
+    architecture, file_type = metadata.get("general.architecture", "unknown"), native.file_type(handle)
     return ModelInfo(
-        description=native.description(handle),
-        architecture=metadata.get("general.architecture", "unknown"),
-        file_type=native.file_type(handle),
+        description=f"{architecture} {_in_words(raw.n_params)} {file_type}",
+        architecture=architecture,
+        file_type=file_type,
         size_bytes=raw.size_bytes,
         n_params=raw.n_params,
         n_ctx_train=raw.n_ctx_train,
@@ -244,3 +247,11 @@ def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
         is_hybrid=bool(raw.is_hybrid),
         is_diffusion=bool(raw.is_diffusion),
     )
+
+
+def _in_words(n_params: int) -> str:
+    """Return a number of weights as people say it: 410k, 135M, 1.5B."""
+    for unit, size, digits in (("B", 1e9, 1), ("M", 1e6, 0)):
+        if n_params >= size:
+            return f"{n_params / size:.{digits}f}{unit}"
+    return f"{n_params / 1e3:.0f}k"

@@ -16,6 +16,9 @@ class Finish(enum.Enum):
     CANCELLED = "cancelled"
     ERROR = "error"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 class Ending:
     """Text and length of what was emitted, and the conditions to stop.

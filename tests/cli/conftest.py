@@ -58,6 +58,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         logger.removeHandler(handler)
 
 
+# A test run that was started in the background ignores SIGINT, and its children inherit that.
+RUN_WITH_CTRL_C = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "pyspec"
+runpy.run_module("pyspec", run_name="__main__")
+"""
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start the command line in a process of its own; it is ended with the test."""
@@ -65,7 +74,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
         def popen(*arguments: object, **environment: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pyspec", *map(str, arguments)],
+                [sys.executable, "-c", RUN_WITH_CTRL_C, *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -315,7 +315,9 @@ def test_observers_hear_of_every_round() -> None:
     list(running)
     (info,) = seen.infos
     assert (info.model, info.draft_model, info.prompt_tokens) == ("target.gguf", None, [1, 2, 3])
-    assert info.speculation == {"types": ["none"], "options": {}, "rule": "match"}
+    assert info.speculation["types"] == ["none"]
+    assert info.speculation["options"]["draft-simple"] == {"n_max": 3, "n_min": 0, "p_min": 0.0}
+    assert info.speculation["rule"] == "match"
     assert info.sampling["seed"] is None
     assert [token for outcome in seen.rounds for token in outcome.emitted] == running.result.tokens
     assert seen.ends == [Finish.LENGTH]

@@ -245,6 +245,12 @@ def functions() -> list[tuple[str, Callable[..., Any]]]:
     # Not for calling, needing the network, or for drafters, whose arguments come from the engine.
     skipped = {
         "Chain",
+        "Draft",
+        "DraftRequest",
+        "Drafter",
+        "EvaluatedBatch",
+        "ModelFreeDrafter",
+        "Needs",
         "sorted_by_priority",
         "cache_dir",
         "fetch",
