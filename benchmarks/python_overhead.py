@@ -19,7 +19,7 @@ import pyspec
 from pyspec import hub
 from pyspec._native import lib
 
-NATIVE_WORK = ("pys_context_decode", "pys_context_argmax", "pys_sampler_sample")
+NATIVE_WORK = ("pys_context_decode", "pys_sampler_sample")
 
 
 class NativeClock:

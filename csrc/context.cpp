@@ -143,6 +143,10 @@ int32_t pys_context_decode(pys_context * context, const pys_batch * batch) {
         llama_synchronize(context->ctx);
         context->n_rows = static_cast<int32_t>(
             std::count_if(batch->outputs, batch->outputs + batch->n_tokens, [](int8_t wanted) { return wanted != 0; }));
+        const float * logits = context->n_rows > 0 ? llama_get_logits(context->ctx) : nullptr;
+        for (int32_t row = 0; row < context->n_rows; ++row) {
+            batch->best[row] = pys::best_token(logits + static_cast<size_t>(row) * context->n_vocab, context->n_vocab);
+        }
         return PYS_OK;
     });
 }

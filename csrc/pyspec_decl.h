@@ -183,6 +183,7 @@ typedef struct pys_batch {
     const int32_t * seq_offsets; /* [n_tokens + 1] */
     const int32_t * seq_ids;     /* [seq_offsets[n_tokens]] */
     const int8_t * outputs;      /* [n_tokens], 1 where a logits row is wanted */
+    int32_t * best;              /* [rows wanted], receives the best token of each row, -1 for a row of NaN */
     int32_t n_tokens;
 } pys_batch;
 
@@ -195,7 +196,6 @@ int32_t pys_context_request_abort(pys_context * context, int32_t value);
 int32_t pys_context_decode(pys_context * context, const pys_batch * batch);
 /* Rows of the last decode in batch order, [n_rows, n_vocab]; valid until the next decode. */
 int32_t pys_context_logits(pys_context * context, const float ** rows, int32_t * n_rows);
-int32_t pys_context_argmax(pys_context * context, int32_t row, int32_t * token);
 /* The k largest logits of a row, best first, lowest id first among equals. */
 int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits);
 

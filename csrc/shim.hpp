@@ -107,6 +107,9 @@ template <typename Body> int32_t guarded(Body && body) noexcept {
     }
 }
 
+// The token with the largest logit, the lowest id among equals; -1 when nothing is a number.
+int32_t best_token(const float * logits, int32_t n_vocab);
+
 // Copies text into the caller's buffer; see "text" results in pyspec_decl.h.
 int32_t copy_text(const char * text, size_t size, char * buffer, int32_t capacity, int32_t * length);
 

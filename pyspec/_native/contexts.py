@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from pyspec._native.handles import Handle, array_interface
 from pyspec._native.library import lib
 from pyspec._native.status import check
 
+_INT32 = 4  # bytes
+
 
 def type_id(name: str) -> int:
     out = Int32Out()
@@ -27,7 +30,7 @@ def type_id(name: str) -> int:
 class ContextHandle(Handle):
     """A context's handle with cells for arguments and small results; one thread owns it, so they can be used again."""
 
-    __slots__ = ("batch", "batch_ref", "first", "second")
+    __slots__ = ("batch", "batch_ref", "first", "lengths", "second")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -35,6 +38,7 @@ class ContextHandle(Handle):
         self.second = Int32Out()
         self.batch = BatchArrays()
         self.batch_ref = ctypes.byref(self.batch)
+        self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
 
 
 def create(model: Handle, **params: Any) -> ContextHandle:
@@ -79,24 +83,34 @@ def decode(
     positions: Sequence[int],
     seq_ids: Sequence[Sequence[int]],
     outputs: Sequence[bool],
-) -> None:
+) -> array[int]:
+    """Run a decode and return the best token of each wanted row.
+
+    All lists of numbers go into one buffer: tokens, positions, offsets, sequences.
+    """
     n_tokens = len(tokens)
     flat = [seq_id for entry in seq_ids for seq_id in entry]
     if len(flat) == n_tokens:
-        offsets = array("i", range(n_tokens + 1))
+        offsets: Iterable[int] = range(n_tokens + 1)
     else:
-        ends = np.cumsum([len(entry) for entry in seq_ids])
-        offsets = array("i", [0, *ends.tolist()])
-    arrays = (array("i", tokens), array("i", positions), array("i", flat), array("b", outputs))
+        offsets = itertools.accumulate(map(len, seq_ids), initial=0)
+    numbers, flags = array("i", [*tokens, *positions, *offsets, *flat]), array("b", outputs)
+    context.lengths.clear()
     batch = context.batch
-    batch.tokens, _ = arrays[0].buffer_info()
-    batch.positions, _ = arrays[1].buffer_info()
-    batch.seq_offsets, _ = offsets.buffer_info()
-    batch.seq_ids, _ = arrays[2].buffer_info()
-    batch.outputs, _ = arrays[3].buffer_info()
+    address = numbers.buffer_info()[0]
+    batch.tokens = address
+    batch.positions = address + _INT32 * n_tokens
+    batch.seq_offsets = address + 2 * _INT32 * n_tokens
+    batch.seq_ids = address + _INT32 * (3 * n_tokens + 1)
+    batch.outputs = flags.buffer_info()[0]
+    best = array("i", bytes(_INT32 * outputs.count(True)))
+    batch.best = best.buffer_info()[0]
     batch.n_tokens = n_tokens
-    context.check(lib().pys_context_decode(context.pointer, context.batch_ref))
+    status = lib().pys_context_decode(context.pointer, context.batch_ref)
+    if status:
+        context.check(status)
     log.forward_pending()
+    return best
 
 
 def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
@@ -108,34 +122,34 @@ def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
     return np.asarray(array_interface(context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
 
 
-def argmax(context: ContextHandle, row: int) -> int:
-    context.check(lib().pys_context_argmax(context.pointer, row, context.first.ref))
-    return context.first.value
-
-
 def top_k(context: Handle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     tokens, values = np.empty(k, np.int32), np.empty(k, np.float32)
     context.check(lib().pys_context_top_k(context.pointer, row, k, address_of(tokens), address_of(values)))
     return tokens, values
 
 
-def memory_clear(context: Handle, *, data: bool) -> None:
+def memory_clear(context: ContextHandle, *, data: bool) -> None:
+    context.lengths.clear()
     context.check(lib().pys_memory_clear(context.pointer, data))
 
 
-def memory_remove(context: Handle, seq_id: int, begin: int, end: int) -> None:
+def memory_remove(context: ContextHandle, seq_id: int, begin: int, end: int) -> None:
+    context.lengths.clear()
     context.check(lib().pys_memory_remove(context.pointer, seq_id, begin, end))
 
 
-def memory_copy(context: Handle, source: int, destination: int, begin: int, end: int) -> None:
+def memory_copy(context: ContextHandle, source: int, destination: int, begin: int, end: int) -> None:
+    context.lengths.clear()
     context.check(lib().pys_memory_copy(context.pointer, source, destination, begin, end))
 
 
-def memory_keep(context: Handle, seq_id: int) -> None:
+def memory_keep(context: ContextHandle, seq_id: int) -> None:
+    context.lengths.clear()
     context.check(lib().pys_memory_keep(context.pointer, seq_id))
 
 
-def memory_shift(context: Handle, seq_id: int, begin: int, end: int, delta: int) -> None:
+def memory_shift(context: ContextHandle, seq_id: int, begin: int, end: int, delta: int) -> None:
+    context.lengths.clear()
     context.check(lib().pys_memory_shift(context.pointer, seq_id, begin, end, delta))
 
 
@@ -161,6 +175,7 @@ def state_save(context: Handle, seq_id: int, flags: int) -> bytes:
     return data[: size.value].tobytes()
 
 
-def state_load(context: Handle, seq_id: int, flags: int, data: bytes) -> None:
+def state_load(context: ContextHandle, seq_id: int, flags: int, data: bytes) -> None:
+    context.lengths.clear()
     raw = np.frombuffer(data, np.uint8)
     context.check(lib().pys_state_load(context.pointer, seq_id, flags, address_of(raw), len(data)), "restore the state")

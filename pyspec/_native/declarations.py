@@ -146,6 +146,7 @@ class BatchArrays(Structure):
         ("seq_offsets", c_void_p),
         ("seq_ids", c_void_p),
         ("outputs", c_void_p),
+        ("best", c_void_p),
         ("n_tokens", c_int32),
     ]
 
@@ -203,7 +204,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_context_request_abort": (_i32, [_ptr, _i32]),
     "pys_context_decode": (_i32, [_ptr, POINTER(BatchArrays)]),
     "pys_context_logits": (_i32, [_ptr, _out, _i32p]),
-    "pys_context_argmax": (_i32, [_ptr, _i32, _i32p]),
     "pys_context_top_k": (_i32, [_ptr, _i32, _i32, _ptr, _ptr]),
     "pys_memory_clear": (_i32, [_ptr, _i32]),
     "pys_memory_remove": (_i32, [_ptr, _i32, _i32, _i32]),

@@ -128,6 +128,10 @@ class Handle:
             raise BrokenError(msg)
         return native
 
+    def require_usable(self) -> None:
+        """Raise what ``pointer`` would raise."""
+        _ = self.pointer
+
     @property
     def closed(self) -> bool:
         return self._native is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Sequence
 from types import TracebackType
@@ -71,7 +70,7 @@ class Engine:
         except BaseException:
             self.context.close()
             raise
-        piece = functools.lru_cache(maxsize=1 << 16)(lambda token: model.vocab.pieces([token])[0])
+        piece = model.vocab.all_pieces.__getitem__
         self._workplace = Workplace(model, self.context, chain, MatchRule(), self.speculation, piece)
 
     def generate(

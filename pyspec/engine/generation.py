@@ -164,8 +164,8 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
 
 
 def _chunk(outcome: Outcome, text: str, piece: Callable[[int], bytes]) -> Chunk:
-    pieces = tuple(piece(token) for token in outcome.emitted)
-    return Chunk(text, outcome.emitted, tuple(outcome.sources), pieces, outcome.finish)
+    pieces = tuple(map(piece, outcome.emitted))
+    return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish)
 
 
 def _run_info(workplace: Workplace, job: Job) -> RunInfo:

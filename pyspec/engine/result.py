@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
@@ -12,8 +12,7 @@ from pyspec.speculation.stats import DrafterStats, GenerationStats
 TopTokens = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What one round added.
 
     Attributes:

@@ -14,15 +14,14 @@ class TextStream:
     complete. Bytes that are not UTF-8 become U+FFFD.
     """
 
-    __slots__ = ("_decoder", "_released")
+    __slots__ = ("_released",)
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._released = 0
 
     def release(self, ending: Ending, finish: Finish | None) -> str:
         """Return the text that became final."""
-        end = ending.settled(finish)
-        data = bytes(ending.text[self._released : end])
-        self._released = end
-        return self._decoder.decode(data, final=finish is not None)
+        settled = ending.text[self._released : ending.settled(finish)]
+        text, n_used = codecs.utf_8_decode(settled, "replace", finish is not None)
+        self._released += n_used
+        return text

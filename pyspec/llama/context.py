@@ -108,11 +108,14 @@ class Context:
             ContextFullError: There is no room. Memory is unchanged.
             DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came.
         """
-        self._check_batch(batch)
+        self.handle.require_usable()  # before the batch: a closed context has no positions to compare with
+        ends = self._check_batch(batch)
         self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
-        native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
-        return Rows(self, 0, batch.n_outputs)
+        lengths = {**self.handle.lengths, **ends}
+        best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
+        self.handle.lengths.update(lengths)
+        return Rows(self, best, 0, batch.n_outputs)
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask a decode in progress to stop, or take the request back. Any thread may call this."""
@@ -153,7 +156,8 @@ class Context:
         size = f"{self.n_ctx} tokens, {self.n_seq_max} sequences"
         return f"<Context of {self.model.path.name}: {size}{', closed' if self.closed else ''}>"
 
-    def _check_batch(self, batch: Batch) -> None:
+    def _check_batch(self, batch: Batch) -> dict[int, int]:
+        """Return how many positions each of its sequences will hold."""
         if not isinstance(batch, Batch):
             msg = f"batch must be a Batch, not {type(batch).__name__}."
             raise BatchError(msg)
@@ -173,9 +177,9 @@ class Context:
         if not self.model.info.has_decoder:
             msg = f"{self.model.path.name} is an encoder; it cannot generate."
             raise UnsupportedError(msg)
-        self._check_entries(batch)
+        return self._check_entries(batch)
 
-    def _check_entries(self, batch: Batch) -> None:
+    def _check_entries(self, batch: Batch) -> dict[int, int]:
         """Check each token, and that each sequence goes on where it ends. One pass: this runs for every token."""
         n_vocab = self.n_vocab
         ends: dict[int, int] = {}
@@ -194,6 +198,7 @@ class Context:
             if end > self.n_ctx_seq:
                 msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {self.n_ctx_seq}."
                 raise ContextFullError(msg)
+        return ends
 
     def _checked_sequences(self, i: int, sequences: object) -> tuple[int, ...]:
         if not isinstance(sequences, tuple) or not sequences:
@@ -206,7 +211,10 @@ class Context:
         return sequences
 
     def _length(self, seq_id: int) -> int:
-        return native.memory_range(self.handle, seq_id)[1] + 1 if self.has_memory else 0
+        if not self.has_memory:
+            return 0
+        known = self.handle.lengths.get(seq_id)
+        return native.memory_range(self.handle, seq_id)[1] + 1 if known is None else known
 
     def _forbid_moving_rows(self, n_rows: int) -> None:
         """A decode with more rows than ever before moves the buffer, which would leave views dangling."""

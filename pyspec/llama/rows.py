@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from pyspec._native import Handle
 from pyspec._native import contexts as native
 from pyspec.config import MAX_INT32, as_index, require_int
-from pyspec.errors import ConfigError, LifetimeError
+from pyspec.errors import ConfigError, DecodeError, LifetimeError
 
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
@@ -24,10 +25,11 @@ class Rows:
     last. It stays safe to read after the context is closed.
     """
 
-    __slots__ = ("_context", "_count", "_n_decodes", "_start")
+    __slots__ = ("_best", "_context", "_count", "_n_decodes", "_start")
 
-    def __init__(self, context: Context, start: int, count: int) -> None:
+    def __init__(self, context: Context, best: Sequence[int], start: int, count: int) -> None:
         self._context = context
+        self._best = best  # of all rows of the decode
         self._start = start
         self._count = count
         self._n_decodes = context.n_decodes
@@ -45,7 +47,7 @@ class Rows:
         if step != 1:
             msg = "Rows can only be sliced without a step."
             raise ConfigError(msg)
-        rows = Rows(self._context, self._start + start, max(0, end - start))
+        rows = Rows(self._context, self._best, self._start + start, max(0, end - start))
         rows._n_decodes = self._n_decodes
         return rows
 
@@ -55,8 +57,16 @@ class Rows:
         return row
 
     def argmax(self, i: int) -> int:
-        """Return the most likely token of row ``i``, the lowest id among equals."""
-        return native.argmax(self._context.handle, self.locate(i))
+        """Return the most likely token of row ``i``, the lowest id among equals; it was found with the decode.
+
+        Raises:
+            DecodeError: The row is not of numbers.
+        """
+        token = self._best[self.locate(i)]
+        if token < 0:
+            msg = "The logits of this row are not numbers; the model or its quantisation is broken."
+            raise DecodeError(msg)
+        return token
 
     def top_k(self, i: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Return ids and logits of the k largest logits of row ``i``, best first, both [k]."""
@@ -75,7 +85,7 @@ class Rows:
             ConfigError: There is no such row.
             LifetimeError: The context has decoded again.
         """
-        number = as_index(i)
+        number = i if type(i) is int else as_index(i)
         if number is None or not 0 <= number < self._count:
             msg = f"There are {self._count} logits rows; row {i!r} does not exist."
             raise ConfigError(msg)

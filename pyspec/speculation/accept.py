@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspec.speculation.draft import Draft
 from pyspec.speculation.ending import Finish
@@ -11,8 +10,7 @@ from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import TargetRows
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a rule decided for one sequence.
 
     Attributes:

@@ -72,7 +72,7 @@ class Ending:
         self.text += self._piece(token)
         if self._stops and self._find_stop(before):
             return Finish.STOP
-        return Finish.LENGTH if self.remaining <= 0 else None
+        return Finish.LENGTH if len(self._marks) >= self._max_tokens else None
 
     def rewind(self, n_tokens: int) -> None:
         """Forget all tokens after the first ``n_tokens``."""

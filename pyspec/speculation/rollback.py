@@ -83,7 +83,7 @@ class _Before:
 
     def __init__(self, sequence: Sequence) -> None:
         self.sequence = sequence
-        self.n_committed = sequence.n_committed
+        self.n_committed = len(sequence.history)
         self.n_emitted = sequence.ending.n_tokens
         self.pending = sequence.pending
         self.sampler: Any = sequence.sampler.save()

@@ -11,16 +11,16 @@ A round for one sequence, with the draft ``[7, 8, 9]`` and the pending token 5 a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple
 
 from pyspec.llama.batch import Batch
-from pyspec.speculation.accept import AcceptRule, Verdict
+from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import NO_DRAFT, DraftRequest, Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import RollbackPoint
 from pyspec.speculation.sequence import Sequence
-from pyspec.speculation.stopwatch import Stopwatch
 from pyspec.speculation.target import Target, TargetRows
 from pyspec.speculation.verify import verify
 
@@ -37,15 +37,8 @@ class RoundBatch:
     sequences: list[Sequence]
     buffer: Batch = field(default_factory=Batch)
 
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self.sequences)
 
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a round did for one sequence.
 
     Attributes:
@@ -75,13 +68,13 @@ class Outcome:
     seconds: dict[str, float]
 
     @property
-    def sources(self) -> list[str]:
+    def sources(self) -> tuple[str, ...]:
         """Where each emitted token came from: "plain", "draft:<name>", "recovered" or "bonus"."""
         draft, n_accepted = self.proposal.draft.tokens, self.n_accepted
         if not draft:
-            return ["plain"]
+            return ("plain",)
         last = "bonus" if n_accepted == len(draft) else "recovered"
-        return [f"draft:{self.proposal.drafter}"] * n_accepted + [last]
+        return (f"draft:{self.proposal.drafter}",) * n_accepted + (last,)
 
 
 def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: AcceptRule) -> list[Outcome]:
@@ -99,31 +92,32 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     Returns:
         One outcome per sequence, in their order.
     """
-    watch = Stopwatch()
+    seconds: dict[str, float] = {}
+    began = perf_counter()
     with RollbackPoint(batch.sequences, target, proposer) as point:
         proposals = propose(batch, proposer, target)
-        watch.lap("draft")
+        drafted = perf_counter()
         rows = verify(target, batch, proposals)
-        watch.lap("verify")
-        verdicts = [
-            rule.accept(proposal.draft, own_rows, sequence)
-            for proposal, own_rows, sequence in zip(proposals, rows, batch, strict=True)
-        ]
+        verified = perf_counter()
         outcomes = [
-            _outcome(sequence, proposal, verdict, own_rows, rule.name, watch.seconds)
-            for sequence, proposal, verdict, own_rows in zip(batch, proposals, verdicts, rows, strict=True)
+            _decide(rule, sequence, proposal, own_rows, seconds)
+            for sequence, proposal, own_rows in zip(batch.sequences, proposals, rows, strict=True)
         ]
-        watch.lap("accept")
+        decided = perf_counter()
         point.keep(outcomes)
-        watch.lap("rollback")
-    watch.stop()
+    ended = perf_counter()
+    seconds["draft"] = drafted - began
+    seconds["verify"] = verified - drafted
+    seconds["accept"] = decided - verified
+    seconds["rollback"] = ended - decided
+    seconds["total"] = ended - began
     return outcomes
 
 
 def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Proposal]:
     """Ask once for the drafts of all sequences that may draft; the others get an empty one."""
     if proposer.n_max == 0:
-        return [NO_DRAFT] * len(batch)
+        return [NO_DRAFT] * len(batch.sequences)
     requests = [
         DraftRequest(
             seq_id=sequence.seq_id,
@@ -134,13 +128,13 @@ def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Propo
             temperature=sequence.temperature,
             seed=sequence.seed,
         )
-        for sequence in batch
-        if (budget := draft_budget(sequence, target, len(batch))) > 0
+        for sequence in batch.sequences
+        if (budget := draft_budget(sequence, target, len(batch.sequences))) > 0
     ]
     if not requests:
-        return [NO_DRAFT] * len(batch)
+        return [NO_DRAFT] * len(batch.sequences)
     answers = dict(zip((request.seq_id for request in requests), proposer.propose(requests), strict=True))
-    return [answers.get(sequence.seq_id, NO_DRAFT) for sequence in batch]
+    return [answers.get(sequence.seq_id, NO_DRAFT) for sequence in batch.sequences]
 
 
 def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
@@ -154,29 +148,28 @@ def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
     return min(context_left, sequence.ending.remaining - 1, share)
 
 
-def _outcome(
-    sequence: Sequence,
-    proposal: Proposal,
-    verdict: Verdict,
-    rows: TargetRows,
-    rule: str,
-    seconds: dict[str, float],
+def _decide(
+    rule: AcceptRule, sequence: Sequence, proposal: Proposal, rows: TargetRows, seconds: dict[str, float]
 ) -> Outcome:
-    n_accepted = len(verdict.emitted) - 1
-    top = []
-    for i in range(len(verdict.emitted) if sequence.n_top else 0):
-        tokens, logits = rows.top_k(i, sequence.n_top)
-        top.append(tuple(zip(tokens.tolist(), logits.tolist(), strict=True)))
+    """Let the rule decide about one sequence's draft."""
+    emitted, finish = rule.accept(proposal.draft, rows, sequence)
+    n_accepted = len(emitted) - 1
     return Outcome(
         seq_id=sequence.seq_id,
-        position=sequence.n_committed,
+        position=len(sequence.history),
         pending=sequence.pending,
         proposal=proposal,
         n_accepted=n_accepted,
-        emitted=verdict.emitted,
-        finish=verdict.finish,
-        rule=rule,
+        emitted=emitted,
+        finish=finish,
+        rule=rule.name,
         rollback="trim" if n_accepted < len(proposal.draft.tokens) else "none",
-        top=tuple(top),
+        top=_top(rows, len(emitted), sequence.n_top) if sequence.n_top else (),
         seconds=seconds,
     )
+
+
+def _top(rows: TargetRows, n_emitted: int, n_top: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Return the largest logits of the rows that decided."""
+    largest = (rows.top_k(i, n_top) for i in range(n_emitted))
+    return tuple(tuple(zip(tokens.tolist(), logits.tolist(), strict=True)) for tokens, logits in largest)

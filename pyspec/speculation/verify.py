@@ -24,12 +24,14 @@ def verify(target: Target, batch: RoundBatch, proposals: Sequence[Proposal]) -> 
     """
     buffer = batch.buffer
     buffer.clear()
-    for sequence, proposal in zip(batch, proposals, strict=True):
-        buffer.add(sequence.pending, sequence.n_committed, sequence.seq_id, output=True)
+    for sequence, proposal in zip(batch.sequences, proposals, strict=True):
+        buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)
         if proposal.draft.tokens:
             _check_tokens(proposal, target.n_vocab)
             buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
     rows = target.decode(buffer)
+    if len(proposals) == 1:
+        return [rows]
     own_rows = []
     first = 0
     for proposal in proposals:

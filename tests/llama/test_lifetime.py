@@ -164,7 +164,7 @@ def test_a_context_belongs_to_its_thread(context: pyspec.Context, call: str) -> 
 def test_rows_and_samplers_belong_to_the_thread_of_their_context(context: pyspec.Context) -> None:
     rows = decode(context, PROMPT)
     sampler = pyspec.SamplerChain(pyspec.SamplingConfig(temperature=1.0), 384)
-    assert isinstance(in_thread(lambda: rows.argmax(0)), WrongThreadError)
+    assert isinstance(in_thread(lambda: rows.logits(0)), WrongThreadError)
     assert isinstance(in_thread(lambda: sampler.sample(rows, 0)), WrongThreadError)
 
 

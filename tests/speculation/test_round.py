@@ -43,7 +43,7 @@ def test_a_round_as_its_docstring_shows_it() -> None:
     assert table.target.decodes[-1].n_outputs == 4
     assert outcome.emitted == (7, 8, 4)
     assert (outcome.n_accepted, outcome.position, outcome.pending, outcome.rollback) == (2, 20, 5, "trim")
-    assert outcome.sources == ["draft:scripted-0", "draft:scripted-0", "recovered"]
+    assert outcome.sources == ("draft:scripted-0", "draft:scripted-0", "recovered")
     assert table.target.memory.tokens(0) == (*range(20), 5, 7, 8)
     assert table.seats[0].sequence.pending == 4
 
@@ -52,9 +52,9 @@ def test_sources_and_rollback_of_every_sort_of_round() -> None:
     table = Table([cycling([1, 2, 3, 4])], [ScriptedSpec((Move(), Move(2), Move(0, (9,))))])
     table.begin()
     plain, bonus, recovered = (table.round(table.seats)[0] for _ in range(3))
-    assert (plain.sources, plain.rollback, plain.proposal.drafter) == (["plain"], "none", None)
-    assert (bonus.sources, bonus.rollback) == (["draft:scripted-0"] * 2 + ["bonus"], "none")
-    assert (recovered.sources, recovered.rollback) == (["recovered"], "trim")
+    assert (plain.sources, plain.rollback, plain.proposal.drafter) == (("plain",), "none", None)
+    assert (bonus.sources, bonus.rollback) == (("draft:scripted-0", "draft:scripted-0", "bonus"), "none")
+    assert (recovered.sources, recovered.rollback) == (("recovered",), "trim")
     assert all(outcome.rule == "match" for outcome in (plain, bonus, recovered))
 
 
@@ -182,7 +182,7 @@ class NoQuestions:
 def test_without_budget_nobody_is_asked() -> None:
     table = Table([cycling([1], max_tokens=1)])
     batch = RoundBatch([table.seats[0].sequence])
-    assert len(batch) == 1
+    assert len(batch.sequences) == 1
     answers = propose(batch, NoQuestions(), table.target)  # type: ignore[arg-type]
     assert [answer.draft.tokens for answer in answers] == [()]
 
@@ -242,4 +242,4 @@ def test_history_is_given_to_drafters_without_a_copy() -> None:
     outcome: Outcome = table.round(table.seats)[0]
     assert seen == [table.seats[0].sequence.history]
     assert seen[0] is table.seats[0].sequence.history
-    assert outcome.sources == ["plain"]
+    assert outcome.sources == ("plain",)

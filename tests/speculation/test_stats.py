@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from pyspec.speculation import Draft, DrafterStats, GenerationStats, Outcome, Proposal
-from pyspec.speculation.stopwatch import Stopwatch
 
 
 def outcome(n_drafted: int, n_accepted: int, seconds: float = 0.5) -> Outcome:
@@ -55,12 +54,3 @@ def test_everything_goes_into_json() -> None:
     assert as_json["drafter"]["accepted_at"] == [1, 1, 0, 0]
     assert set(DrafterStats.__dataclass_fields__) <= as_json["drafter"].keys()
     assert set(GenerationStats.__dataclass_fields__) <= as_json["stats"].keys()
-
-
-def test_a_stopwatch_measures_consecutive_stages() -> None:
-    watch = Stopwatch()
-    watch.lap("a")
-    watch.lap("b")
-    watch.stop()
-    assert list(watch.seconds) == ["a", "b", "total"]
-    assert 0.0 <= watch.seconds["a"] + watch.seconds["b"] <= watch.seconds["total"]
