@@ -70,7 +70,7 @@ class Engine:
         except BaseException:
             self.context.close()
             raise
-        piece = model.vocab.all_pieces.__getitem__
+        piece = model.vocab.all_pieces().__getitem__
         self._workplace = Workplace(model, self.context, chain, MatchRule(), self.speculation, piece)
 
     def generate(
