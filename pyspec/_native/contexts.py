@@ -109,7 +109,8 @@ def decode(
     status = lib().pys_context_decode(context.pointer, context.batch_ref)
     if status:
         context.check(status)
-    log.forward_pending()
+    if log.pending().value:
+        log.forward_pending()
     return best
 
 

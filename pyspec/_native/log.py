@@ -27,7 +27,8 @@ _listeners: list[Callable[[str], None]] = []
 
 
 @functools.cache
-def _pending() -> Any:
+def pending() -> Any:
+    """Return the native counter of waiting lines; its ``value`` is read without a call."""
     return lib().pys_log_pending().contents
 
 
@@ -52,7 +53,7 @@ def listener(function: Callable[[str], None]) -> Iterator[None]:
 
 def forward_pending() -> None:
     """Hand queued lines to ``logging``. Costs one memory read when there are none."""
-    if not _pending().value:
+    if not pending().value:
         return
     text, level = TextBuffer(_LONGEST_LINE), Int32Out()
     while True:
