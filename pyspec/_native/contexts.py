@@ -89,7 +89,7 @@ def decode(
     All lists of numbers go into one buffer: tokens, positions, offsets, sequences.
     """
     n_tokens = len(tokens)
-    flat = [seq_id for entry in seq_ids for seq_id in entry]
+    flat = [seq_id for entry in seq_ids for seq_id in entry] if n_tokens > 1 else seq_ids[0]
     if len(flat) == n_tokens:
         offsets: Iterable[int] = range(n_tokens + 1)
     else:
