@@ -12,8 +12,10 @@ namespace {
 // the first decode; only a damaged file has one. deepseek4's table of experts is meant to hold integers.
 std::string unusable_weight(const llama_model * model) {
     for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-        const bool number = ggml_is_quantized(tensor->type) || tensor->type == GGML_TYPE_F32 ||
-                            tensor->type == GGML_TYPE_F16 || tensor->type == GGML_TYPE_BF16;
+        const bool computable = ggml_is_quantized(tensor->type) && tensor->type != GGML_TYPE_Q8_1 &&
+                                tensor->type != GGML_TYPE_Q8_K; // these two hold activations only
+        const bool number = computable || tensor->type == GGML_TYPE_F32 || tensor->type == GGML_TYPE_F16 ||
+                            tensor->type == GGML_TYPE_BF16;
         const bool weight = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0;
         if (weight && !number && name.find("tid2eid") == std::string::npos) {
             return name + " has the invalid type " + ggml_type_name(tensor->type);
@@ -28,9 +30,11 @@ struct progress_relay {
     bool stopped;
 };
 
+constexpr int32_t go_on = 42; // see pys_progress_fn
+
 bool on_progress(float progress, void * user_data) {
     auto * relay = static_cast<progress_relay *>(user_data);
-    relay->stopped = pys::leaving() || relay->function(progress, relay->data) == 0;
+    relay->stopped = pys::leaving() || relay->function(progress, relay->data) != go_on;
     return !relay->stopped;
 }
 

@@ -36,7 +36,7 @@ typedef struct pys_model pys_model;
 typedef struct pys_context pys_context;
 typedef struct pys_sampler pys_sampler;
 
-/* Returns 0 to stop. progress is in [0, 1]. */
+/* Returns 42 to go on; anything else stops, also what a callback leaves that was cut short. progress is in [0, 1]. */
 typedef int32_t (*pys_progress_fn)(float progress, void * user_data);
 
 /* ---- library ---- */

@@ -90,6 +90,11 @@ def require_bool(name: str, value: object) -> bool:
     return value
 
 
+def _keep(config: object, name: str, value: object) -> None:
+    """Set a field of a frozen config to its checked value, so that numpy's numbers become Python's."""
+    object.__setattr__(config, name, value)
+
+
 def default_threads() -> int:
     """Return ``OMP_NUM_THREADS`` where it is set, else the number of physical cores this process may use."""
     wish = os.environ.get("OMP_NUM_THREADS", "")
@@ -242,26 +247,29 @@ class SamplingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if require_float("temperature", self.temperature, 0.0, 1e6) and self.temperature < _MIN_TEMPERATURE:
+        _keep(self, "temperature", require_float("temperature", self.temperature, 0.0, 1e6))
+        if 0.0 < self.temperature < _MIN_TEMPERATURE:
             msg = f"temperature must be 0 (the most likely token) or at least {_MIN_TEMPERATURE}."
             raise ConfigError(msg)
-        require_int("top_k", self.top_k, 0, MAX_INT32)
-        require_float("top_p", self.top_p, 0.0, 1.0)
-        require_float("min_p", self.min_p, 0.0, 1.0)
-        require_float("typical_p", self.typical_p, 0.0, 1.0)
-        require_float("repeat_penalty", self.repeat_penalty, 1e-6, 1e6)
-        require_float("frequency_penalty", self.frequency_penalty, -1e6, 1e6)
-        require_float("presence_penalty", self.presence_penalty, -1e6, 1e6)
-        require_int("repeat_last_n", self.repeat_last_n, 0, 1 << 20)
+        _keep(self, "top_k", require_int("top_k", self.top_k, 0, MAX_INT32))
+        _keep(self, "top_p", require_float("top_p", self.top_p, 0.0, 1.0))
+        _keep(self, "min_p", require_float("min_p", self.min_p, 0.0, 1.0))
+        _keep(self, "typical_p", require_float("typical_p", self.typical_p, 0.0, 1.0))
+        _keep(self, "repeat_penalty", require_float("repeat_penalty", self.repeat_penalty, 1e-6, 1e6))
+        _keep(self, "frequency_penalty", require_float("frequency_penalty", self.frequency_penalty, -1e6, 1e6))
+        _keep(self, "presence_penalty", require_float("presence_penalty", self.presence_penalty, -1e6, 1e6))
+        _keep(self, "repeat_last_n", require_int("repeat_last_n", self.repeat_last_n, 0, 1 << 20))
         if self.seed is not None:
-            require_int("seed", self.seed, 0, MAX_SEED)
+            _keep(self, "seed", require_int("seed", self.seed, 0, MAX_SEED))
         if not isinstance(self.logit_bias, dict):
             msg = f"logit_bias must be a dict from token ids to biases, not {self.logit_bias!r}."
             raise ConfigError(msg)
+        biases = {}
         for token, bias in self.logit_bias.items():
-            require_int("a token of logit_bias", token, 0, MAX_INT32)
-            if bias != -math.inf:
-                require_float("a value of logit_bias", bias, -1e9, 1e9)
+            banned = bias == -math.inf
+            value = -math.inf if banned else require_float("a value of logit_bias", bias, -1e9, 1e9)
+            biases[require_int("a token of logit_bias", token, 0, MAX_INT32)] = value
+        _keep(self, "logit_bias", biases)
 
     @property
     def has_penalties(self) -> bool:

@@ -46,10 +46,11 @@ def create(model: Handle, **params: Any) -> ContextHandle:
     log.sync_threshold()
     address = ctypes.c_void_p()
     raw = ContextParams(**params)
-    model.check(lib().pys_context_create(model.pointer, ctypes.byref(raw), ctypes.byref(address)))
+    native_model = model.pointer  # another thread may close the model meanwhile; this keeps it
+    model.check(lib().pys_context_create(native_model, ctypes.byref(raw), ctypes.byref(address)))
     log.forward_pending()
     return ContextHandle(
-        address.value or 0, lib().pys_context_free, what="context", keeps=(model.keep_alive,), thread_bound=True
+        address.value or 0, lib().pys_context_free, what="context", keeps=(native_model,), thread_bound=True
     )
 
 
@@ -142,11 +143,6 @@ def memory_remove(context: ContextHandle, seq_id: int, begin: int, end: int) -> 
 def memory_copy(context: ContextHandle, source: int, destination: int, begin: int, end: int) -> None:
     context.lengths.clear()
     context.check(lib().pys_memory_copy(context.pointer, source, destination, begin, end))
-
-
-def memory_keep(context: ContextHandle, seq_id: int) -> None:
-    context.lengths.clear()
-    context.check(lib().pys_memory_keep(context.pointer, seq_id))
 
 
 def memory_shift(context: ContextHandle, seq_id: int, begin: int, end: int, delta: int) -> None:

@@ -128,6 +128,17 @@ class Handle:
             raise BrokenError(msg)
         return native
 
+    def __copy__(self) -> Handle:
+        msg = f"A {self._what} cannot be copied or pickled: it belongs to this process."
+        raise TypeError(msg)
+
+    def __deepcopy__(self, _memo: object) -> Handle:
+        return self.__copy__()
+
+    def __reduce__(self) -> str:
+        self.__copy__()
+        return ""
+
     def require_usable(self) -> None:
         """Raise what ``pointer`` would raise."""
         _ = self.pointer

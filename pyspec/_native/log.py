@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,7 @@ _logger.addHandler(logging.NullHandler())  # quiet unless the application asks f
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # ggml_log_level
 _INFO, _NOTHING = 2, 9
 _LONGEST_LINE = 8192
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may log while the code it interrupted does
 _listeners: list[Callable[[str], None]] = []
 
 
@@ -65,3 +66,13 @@ def forward_pending() -> None:
         _logger.log(_LEVELS.get(level.value, logging.INFO), "%s", line)
         for function in tuple(_listeners):
             function(line)
+
+
+def _new_lock() -> None:
+    """Forget a lock that another thread of the parent held when it was forked."""
+    global _lock  # noqa: PLW0603 - a process-wide fact
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)

@@ -19,6 +19,7 @@ from pyspec._native.status import Status, check
 from pyspec.config import ModelConfig
 
 PIECE, PIECE_SPECIAL, PIECE_RAW = 0, 1, 2
+_GO_ON = 42  # what pys_progress_fn must return; anything else, such as what a dropped exception leaves, stops
 
 
 def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | None] | None) -> Handle:
@@ -30,14 +31,16 @@ def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | No
     log.sync_threshold()
     raised: list[BaseException] = []
 
+    refused = False
+
     def on_progress(fraction: float, _data: object) -> int:
-        if progress is None:
-            return 1
+        nonlocal refused
         try:
-            return 0 if progress(fraction) is False else 1
+            refused = progress is not None and progress(fraction) is False
         except BaseException as error:  # noqa: BLE001 - must not pass through C; raised again below
             raised.append(error)
             return 0
+        return 0 if refused else _GO_ON
 
     params = ModelParams(
         n_gpu_layers=config.n_gpu_layers,
@@ -47,13 +50,15 @@ def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | No
         check_tensors=config.check_tensors,
         vocab_only=config.vocab_only,
         repack=config.repack,
-        progress=ProgressFunction(on_progress),
+        progress=ProgressFunction(on_progress) if progress is not None else ProgressFunction(),
     )
     address = ctypes.c_void_p()
     status = library.pys_model_load(path, ctypes.byref(params), ctypes.byref(address))
     if raised:
         log.forward_pending()
         raise raised[0]
+    if status == Status.CANCELLED and not refused:
+        raise KeyboardInterrupt  # a signal handler raised before the callback's first line, where ctypes drops it
     check(status)
     log.forward_pending()
     return Handle(_address(address), library.pys_model_free, what="model")

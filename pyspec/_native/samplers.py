@@ -17,7 +17,7 @@ def create(config: SamplingConfig, n_vocab: int, seed: int) -> Handle:
     library = lib()
     address = ctypes.c_void_p()
     check(library.pys_sampler_create(ctypes.byref(address)))
-    handle = Handle(address.value or 0, library.pys_sampler_free, what="sampler")
+    handle = Handle(address.value or 0, library.pys_sampler_free, what="sampler", thread_bound=True)
     chain = handle.pointer
     if config.logit_bias:
         tokens, biases = array("i", config.logit_bias.keys()), array("f", config.logit_bias.values())
@@ -60,7 +60,7 @@ def reset(sampler: Handle) -> None:
 def clone(sampler: Handle) -> Handle:
     address = ctypes.c_void_p()
     sampler.check(lib().pys_sampler_clone(sampler.pointer, ctypes.byref(address)))
-    return Handle(address.value or 0, lib().pys_sampler_free, what="sampler")
+    return Handle(address.value or 0, lib().pys_sampler_free, what="sampler", thread_bound=True)
 
 
 def assign(sampler: Handle, source: Handle) -> None:

@@ -194,6 +194,9 @@ def summary(result: Result) -> str:
 def _read_text(file: typer.FileBinaryRead) -> str:
     try:
         text = file.read().decode()
+    except OSError as error:
+        msg = f"The prompt file {file.name} cannot be read: {error.strerror}."
+        raise VocabError(msg) from None
     except UnicodeDecodeError as error:
         msg = f"The prompt file {file.name} is not UTF-8: {error}."
         raise VocabError(msg) from None
@@ -203,7 +206,7 @@ def _read_text(file: typer.FileBinaryRead) -> str:
 def _read_tokens(data: bytes) -> list[int]:
     try:
         tokens = json.loads(data)
-    except ValueError as error:  # malformed, or not even UTF-8
+    except (ValueError, RecursionError) as error:  # malformed, not even UTF-8, or nested without end
         msg = f"it is not JSON: {error}."
         raise typer.BadParameter(msg, param_hint="--prompt-tokens") from None
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):

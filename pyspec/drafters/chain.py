@@ -157,7 +157,7 @@ def _blamed(drafter: Drafter, method: str) -> Iterator[None]:
         yield
     except PyspecError:
         raise
-    except Exception as error:
+    except (Exception, GeneratorExit) as error:
         msg = f"The drafter {drafter.name} failed in {method}(): {type(error).__name__}: {error}"
         raise DrafterError(msg) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pyspec.drafters import Chain, Resources, create, sorted_by_priority
 from pyspec.engine.generation import Generation, Job, Workplace
 from pyspec.engine.prompt import checked_prompt, checked_stops
 from pyspec.engine.result import Observer, Result
-from pyspec.errors import ConfigError, PyspecError, UnsupportedError
+from pyspec.errors import ConfigError, UnsupportedError
 from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
 from pyspec.llama.model import Model
@@ -21,6 +22,7 @@ from pyspec.llama.sampler import make_sampler
 from pyspec.speculation.accept import MatchRule
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.ending import Ending
+from pyspec.speculation.rollback import run_all
 from pyspec.speculation.sequence import Sequence as SequenceState
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _DEFAULT_N_CTX = 4096
+_OBSERVER_HOOKS = ("begin", "round", "end")
 _NO_LIMIT = 2**31 - 1
 
 
@@ -86,7 +89,8 @@ class Engine:
         """Generate a whole answer; see ``stream`` for the arguments.
 
         Raises:
-            PyspecError: As in ``stream``, with ``partial`` set to the ``Result`` so far.
+            PyspecError: As in ``stream``. Any exception, KeyboardInterrupt included, has the ``Result`` so far in its
+                attribute ``partial``.
         """
         generation = self.stream(
             prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, n_top=n_top, observer=observer
@@ -94,8 +98,9 @@ class Engine:
         try:
             for _chunk in generation:
                 pass
-        except PyspecError as error:
-            error.partial = generation.result
+        except BaseException as error:
+            with contextlib.suppress(AttributeError):  # a class with slots cannot carry it
+                error.partial = generation.result  # type: ignore[attr-defined]
             raise
         return generation.result
 
@@ -147,6 +152,9 @@ class Engine:
             seed=sampler.seed,
             n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
         )
+        if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
+            msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
+            raise ConfigError(msg)
         result = Result(prompt_tokens=tokens, seed=sampler.seed)
         return Generation(self._workplace, Job(sequence, settings, observer, result))
 
@@ -175,8 +183,7 @@ class Engine:
 
     def close(self) -> None:
         """Close the drafters and the context. The models stay open. May be called again."""
-        self._workplace.chain.close()
-        self.context.close()
+        run_all((self._workplace.chain.close, self.context.close))
 
     def __enter__(self) -> Engine:
         return self
@@ -212,6 +219,9 @@ def _checked_speculation(speculation: Speculation | None) -> Speculation:
         msg = f"speculation must be a Speculation, not {type(speculation).__name__}."
         raise ConfigError(msg)
     draft_model = speculation.draft_model
+    if draft_model is not None and not isinstance(draft_model, Model):
+        msg = f"draft_model must be a Model, not {type(draft_model).__name__}."
+        raise ConfigError(msg)
     if draft_model is not None and not any(name.startswith("draft-") for name in speculation.names):
         _logger.warning("None of the drafters uses the draft model %s; draft-simple would.", draft_model.path.name)
     return speculation

@@ -76,7 +76,7 @@ class Context:
         self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
         self._abort = native.AbortFlag(self.handle)
         self._n_rows_reserved = self.n_seq_max
-        self._view: weakref.ref[npt.NDArray[np.float32]] | None = None
+        self._views: list[weakref.ref[npt.NDArray[np.float32]]] = []  # of the native buffer, as far as they are alive
         model.register(self)
 
     @property
@@ -91,7 +91,8 @@ class Context:
         n_buffers = 1 if config.kv_unified else self.n_seq_max
         layout = f"{config.type_k}/{config.type_v}, flash {config.flash_attn}, full swa {config.swa_full}"
         layout += f", buffers {n_buffers}, snapshots {self.n_rs_seq}"
-        return f"{info.description} with {info.n_params} weights ({layout})"
+        layout += f", rope {config.rope_freq_base:g} {config.rope_freq_scale:g}"
+        return f"{info.description} ({self.model.identity}; {layout})"
 
     def decode(self, batch: Batch) -> Rows:
         """Compute a batch: its entries enter memory, and the wanted logits rows come back.
@@ -117,6 +118,7 @@ class Context:
         lengths = {**self.handle.lengths, **ends}
         best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
         self.handle.lengths.update(lengths)
+        self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
         return Rows(self, best, 0, batch.n_outputs)
 
     def request_abort(self, *, value: bool = True) -> None:
@@ -131,10 +133,9 @@ class Context:
 
     def logits_view(self) -> npt.NDArray[np.float32]:
         """Return all rows of the last decode as a read-only view, [n_rows, n_vocab]; see ``Rows``."""
-        view = self._view() if self._view is not None else None
-        if view is None:
-            view = native.logits(self.handle, self.n_vocab)
-            self._view = weakref.ref(view)
+        view = native.logits(self.handle, self.n_vocab)
+        self._views = [other for other in self._views if other() is not None]
+        self._views.append(weakref.ref(view))
         return view
 
     def close(self) -> None:
@@ -164,13 +165,16 @@ class Context:
         Returns:
             What ``_check_batch`` would; None when there is more to look at.
         """
-        if type(batch) is not Batch or not len(batch.tokens) == len(batch.positions) == len(batch.outputs) == 1:
+        if type(batch) is not Batch:
             return None
+        for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
+            if type(part) is not list or len(part) != 1:
+                return None
         token, position, sequences = batch.tokens[0], batch.positions[0], batch.seq_ids[0]
         fits = type(token) is int and 0 <= token < self.n_vocab and batch.n_outputs == batch.outputs.count(True)
-        if not fits or type(position) is not int or position >= self.n_ctx_seq or len(sequences) != 1:
+        if not fits or type(position) is not int or position >= self.n_ctx_seq or type(sequences) is not tuple:
             return None
-        if self.handle.lengths.get(sequences[0]) != position:
+        if len(sequences) != 1 or self.handle.lengths.get(sequences[0]) != position:
             return None
         return {sequences[0]: position + 1}
 
@@ -183,7 +187,8 @@ class Context:
         for part in (batch.positions, batch.seq_ids, batch.outputs):
             if not isinstance(part, list) or len(part) != n_entries:
                 n_entries = -1
-        if n_entries < 0 or batch.outputs.count(True) != batch.n_outputs:
+        n_outputs, n_silent = batch.outputs.count(True), batch.outputs.count(False)
+        if n_entries < 0 or n_outputs != batch.n_outputs or n_outputs + n_silent != n_entries:
             msg = "The lists of the batch do not match each other; fill it with add() and extend()."
             raise BatchError(msg)
         if not 1 <= n_entries <= self.n_batch:
@@ -236,16 +241,16 @@ class Context:
 
     def _forbid_moving_rows(self, n_rows: int) -> None:
         """A decode with more rows than ever before moves the buffer, which would leave views dangling."""
-        if n_rows <= self._n_rows_reserved:
-            return
-        if self._view is not None and self._view() is not None:
+        if n_rows > self._n_rows_reserved and any(view() is not None for view in self._views):
             msg = (
                 f"This decode wants {n_rows} logits rows, more than before, which moves the buffer under arrays "
                 f"taken from an earlier decode. Drop or copy these arrays first."
             )
             raise LifetimeError(msg)
-        self._n_rows_reserved = n_rows
-        self._view = None
+
+    def __copy__(self) -> Context:
+        msg = "A context cannot be copied; make another one of the same model, or save its state."
+        raise TypeError(msg)
 
 
 def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:

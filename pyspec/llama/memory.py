@@ -56,8 +56,8 @@ class Memory:
             return
         native.memory_remove(self._context.handle, sequence, keep, -1)
         left = self.length(sequence)
-        if left > keep:
-            msg = f"Sequence {sequence} still ends at position {left} after it was trimmed from {held} to {keep}."
+        if left != keep:
+            msg = f"Sequence {sequence} ends at position {left} after it was trimmed from {held} to {keep}."
             raise RollbackError(msg)
 
     def remove(self, seq_id: int, begin: int, end: int) -> None:
@@ -110,7 +110,11 @@ class Memory:
 
     def keep(self, seq_id: int) -> None:
         """Drop every sequence but one."""
-        native.memory_keep(self._context.handle, self.checked(seq_id))
+        kept = self.checked(seq_id)
+        self._context.handle.require_usable()
+        for other in range(self._context.n_seq_max):
+            if other != kept:
+                self.clear(other)
 
     def shift(self, seq_id: int, begin: int, delta: int) -> None:
         """Add ``delta`` to all positions of a sequence from ``begin`` on.
@@ -122,6 +126,10 @@ class Memory:
         sequence = self.checked(seq_id)
         low = require_int("begin", begin, 0, MAX_INT32)
         step = require_int("delta", delta, -MAX_INT32, MAX_INT32)
+        others = (other for other in range(self._context.n_seq_max) if other != sequence)
+        if self._context.config.kv_unified and any(self.length(other) for other in others):
+            msg = "With kv_unified another sequence may share these positions and would be shifted too; clear it first."
+            raise UnsupportedError(msg)
         if low + step < 0:
             msg = f"Shifting position {low} by {step} would make it negative."
             raise PositionError(msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ Progress = Callable[[float], bool | None]
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
+_SAMPLE_BYTES = 1 << 20
 # What llama.cpp says when a file ends too early or holds nonsense.
 _DAMAGE_WORDS = (
     "corrupt",
@@ -129,6 +131,7 @@ class Model:
         self.info = _info(self.handle, self.metadata)
         _refuse_impossible_numbers(self.path, self.info, self.metadata)
         self.vocab = Vocab(self.handle)
+        self.identity = _identity(self.path)
 
     @property
     def closed(self) -> bool:
@@ -210,19 +213,27 @@ def _classified(path: Path, error: ModelLoadError | NativeError) -> ModelError:
 
 
 def _refuse_impossible_numbers(path: Path, info: ModelInfo, metadata: Mapping[str, str]) -> None:
-    """Refuse what only a damaged file says, and what ends the process in the first decode."""
-    head_size = metadata.get(f"{info.architecture}.attention.key_length")
-    limit = int(head_size or 0) or (info.n_embd // info.n_head if info.n_head else math.inf)
+    """Refuse what only a damaged file says, and what ends the process or never returns in the first decode."""
+    own = f"{info.architecture}."
     for key, value in metadata.items():
-        if key.endswith("_epsilon"):
-            possible = 0.0 <= float(value) < math.inf
-        elif key.endswith(".rope.dimension_count"):
-            possible = 0 <= int(value) <= limit and int(value) % 2 == 0
-        else:
-            continue
-        if not possible:
+        if key.startswith(own) and not _is_possible(key, value, info, metadata):
             msg = f"{path} could not be loaded: {key} is {value}. The file is damaged; fetch it again."
             raise ModelFormatError(msg)
+
+
+def _is_possible(key: str, value: str, info: ModelInfo, metadata: Mapping[str, str]) -> bool:
+    try:
+        if key.endswith("_epsilon"):
+            return 0.0 <= float(value) < math.inf
+        if key.endswith(".rope.dimension_count"):
+            head_size = int(metadata.get(f"{info.architecture}.attention.key_length", 0))
+            limit = head_size or (info.n_embd // info.n_head if info.n_head else math.inf)
+            return 0 < int(value) <= limit and int(value) % 2 == 0
+        if key.endswith(".full_attention_interval"):
+            return int(value) > 0
+    except ValueError:
+        return False
+    return True
 
 
 def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
@@ -247,6 +258,17 @@ def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
         is_hybrid=bool(raw.is_hybrid),
         is_diffusion=bool(raw.is_diffusion),
     )
+
+
+def _identity(path: Path) -> str:
+    """Tell a file from another of the same architecture and size: its length and a checksum of its ends."""
+    with path.open("rb") as file:
+        n_bytes = file.seek(0, os.SEEK_END)
+        checksum = 0
+        for start in (0, max(0, n_bytes - _SAMPLE_BYTES)):
+            file.seek(start)
+            checksum = zlib.crc32(file.read(_SAMPLE_BYTES), checksum)
+    return f"{n_bytes} bytes, checksum {checksum:08x}"
 
 
 def _in_words(n_params: int) -> str:

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 
 from pyspec._native import contexts as native
-from pyspec.errors import ConfigError, StateError
+from pyspec.errors import ConfigError, StateError, UnsupportedError
 from pyspec.llama.context import Context
 
 
@@ -39,6 +39,13 @@ class State:
         if length == 0:
             msg = f"Sequence {sequence} is empty; there is no state to save."
             raise StateError(msg)
+        window = context.model.info.n_swa
+        if window and length > window:
+            msg = (
+                f"Sequence {seq_id} holds {length} positions, more than the model's sliding window of {window}; "
+                f"llama.cpp saves the window only, and such a state cannot be trimmed later."
+            )
+            raise UnsupportedError(msg)
         data = native.state_save(context.handle, sequence, 0)
         return cls(data, length, context.fingerprint, zlib.crc32(data))
 
@@ -59,8 +66,15 @@ class State:
         if self.length > context.n_ctx_seq:
             msg = f"This state holds {self.length} positions; the context has room for {context.n_ctx_seq}."
             raise StateError(msg)
+        former = State.save(context, sequence) if context.memory.length(sequence) else None
         context.memory.clear(sequence)
-        native.state_load(context.handle, sequence, 0, self.data)
+        try:
+            native.state_load(context.handle, sequence, 0, self.data)
+        except BaseException:
+            context.memory.clear(sequence)
+            if former is not None:
+                native.state_load(context.handle, sequence, 0, former.data)
+            raise
 
 
 def _checked(context: object) -> Context:

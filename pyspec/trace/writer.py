@@ -63,8 +63,16 @@ class TraceWriter:
         self._write({"type": "end", "seq": 0, "finish": finish, "stats": stats})
 
     def close(self) -> None:
-        """Close the file. May be called again."""
-        self._file.close()
+        """Close the file. May be called again.
+
+        Raises:
+            TraceError: The rest could not be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            msg = f"The trace {self._file.name} cannot be written: {error.strerror}."
+            raise TraceError(msg) from None
 
     def _write(self, line: dict[str, Any]) -> None:
         try:

@@ -6,6 +6,7 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,36 @@ def test_vocab_only_models_make_no_context(target_path: Path) -> None:
         assert model.vocab.n_tokens == 384
         with pytest.raises(pyspec.errors.ContextCreateError, match="vocab_only"):
             pyspec.Context(model)
+
+
+def test_ctrl_c_while_loading_is_not_lost(target_path: Path, run_script: Any) -> None:
+    """The handler may run before the first line of the callback, where ctypes would drop its exception."""
+    ended = run_script(
+        """
+        import signal, sys
+        import pyspec
+
+        lost = 0
+        fired = []
+
+        def interrupt(*_arguments):
+            fired.append(True)
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        for i in range(40):
+            fired.clear()
+            kept = []  # freed outside: Python drops what is raised in finalisers
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + i * 0.00005)
+                for _ in range(20):
+                    kept.append(pyspec.Model(sys.argv[1]))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                lost += bool(fired)
+            except KeyboardInterrupt:
+                pass
+        print("lost", lost)
+        """,
+        target_path,
+    )
+    assert ended.stdout == "lost 0\n"
