@@ -27,6 +27,7 @@ from pyspec.llama.memory import Memory, RollbackKind
 from pyspec.llama.model import Model
 from pyspec.llama.rows import Rows
 
+_PADDING = 256  # cells
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -294,14 +295,15 @@ def _refuse_impossible_size(model: Model, config: ContextConfig, n_ctx: int) -> 
     bytes_per_value = 1 if config.type_k.startswith(("q", "iq")) else 2
     head_size = int(model.metadata.get(f"{info.architecture}.attention.key_length", info.n_embd // info.n_head))
     per_token = 2 * info.n_layer * head_size * max(info.n_head_kv, 0) * bytes_per_value
-    wanted = per_token * n_ctx
+    padded = n_ctx if config.kv_unified else max(n_ctx, _PADDING * config.n_seq_max)  # each buffer is rounded up
+    wanted = per_token * padded
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return
     if not info.is_hybrid and wanted > installed:
         msg = (
-            f"A context of {n_ctx} tokens needs about {wanted >> 20} MiB of memory; "
+            f"A context of {padded} tokens needs about {wanted >> 20} MiB of memory; "
             f"this machine has {installed >> 20} MiB. Use a smaller n_ctx."
         )
         raise ContextCreateError(msg)
