@@ -118,10 +118,11 @@ def decode(
 def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
     """Return the rows of the last decode as a read-only view, [n_rows, n_vocab]."""
     rows, n_rows = ctypes.c_void_p(), Int32Out()
-    context.check(lib().pys_context_logits(context.pointer, ctypes.byref(rows), n_rows.ref))
+    native_context = context.pointer  # another thread may close the context meanwhile; this keeps it
+    context.check(lib().pys_context_logits(native_context, ctypes.byref(rows), n_rows.ref))
     if n_rows.value == 0:
         return np.zeros((0, n_vocab), np.float32)
-    return np.asarray(array_interface(context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
+    return np.asarray(array_interface(native_context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
 
 
 def top_k(context: Handle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:

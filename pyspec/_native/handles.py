@@ -23,7 +23,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspec._native.library import lib
 from pyspec._native.status import Status, check
@@ -128,16 +128,15 @@ class Handle:
             raise BrokenError(msg)
         return native
 
-    def __copy__(self) -> Handle:
+    def __copy__(self) -> NoReturn:
         msg = f"A {self._what} cannot be copied or pickled: it belongs to this process."
         raise TypeError(msg)
 
-    def __deepcopy__(self, _memo: object) -> Handle:
-        return self.__copy__()
-
-    def __reduce__(self) -> str:
+    def __deepcopy__(self, _memo: object) -> NoReturn:
         self.__copy__()
-        return ""
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
 
     def require_usable(self) -> None:
         """Raise what ``pointer`` would raise."""
@@ -174,9 +173,9 @@ class Handle:
             self._native.finalizer.detach()  # stays in _open, but a detached finaliser does nothing
 
 
-def array_interface(handle: Handle, address: int, shape: tuple[int, ...], typestr: str) -> Any:
-    """Return an object from which numpy makes a read-only view of native memory that keeps ``handle`` alive."""
-    return _View(handle.keep_alive, address, shape, typestr)
+def array_interface(owner: object, address: int, shape: tuple[int, ...], typestr: str) -> Any:
+    """Return an object from which numpy makes a read-only view of native memory that keeps its owner alive."""
+    return _View(owner, address, shape, typestr)
 
 
 class _View:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from pyspec.engine import Chunk, Result
+    from pyspec.engine import Chunk
 
 
 class TextPrinter:
@@ -24,12 +24,10 @@ class TextPrinter:
         color: Show what came from accepted drafts in another colour.
 
     Attributes:
-        n_printed: Characters printed.
         ends_line: Whether the last one ended a line; true while there is none.
     """
 
     def __init__(self, out: TextIO, *, color: bool) -> None:
-        self.n_printed = 0
         self.ends_line = True
         self._out = out
         self._color = color
@@ -43,14 +41,9 @@ class TextPrinter:
                 self._drafted.extend([source.startswith("draft:")] * len(self._decoder.decode(piece)))
         self._write(chunk.text)
 
-    def finish(self, result: Result) -> None:
-        """Print what a result has beyond the chunks: text that was held back until the end."""
-        self._write(result.text[self.n_printed :])
-
     def _write(self, text: str) -> None:
         if not text:
             return
-        self.n_printed += len(text)
         self.ends_line = text.endswith("\n")
         self._out.write(self._painted(text) if self._color else text)
         self._out.flush()

@@ -66,14 +66,15 @@ class State:
         if self.length > context.n_ctx_seq:
             msg = f"This state holds {self.length} positions; the context has room for {context.n_ctx_seq}."
             raise StateError(msg)
-        former = State.save(context, sequence) if context.memory.length(sequence) else None
+        held = context.memory.length(sequence)
+        former = native.state_save(context.handle, sequence, 0) if held else None
         context.memory.clear(sequence)
         try:
             native.state_load(context.handle, sequence, 0, self.data)
         except BaseException:
             context.memory.clear(sequence)
             if former is not None:
-                native.state_load(context.handle, sequence, 0, former.data)
+                native.state_load(context.handle, sequence, 0, former)
             raise
 
 

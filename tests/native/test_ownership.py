@@ -144,6 +144,16 @@ def test_a_window_that_slid_is_not_saved(open_zoo: Any) -> None:
             pyspec.State.save(context)
 
 
+def test_a_state_replaces_a_sequence_whose_window_slid(open_zoo: Any) -> None:
+    with make_context(open_zoo("target-swa")) as context:
+        decode(context, PROMPT)
+        state = pyspec.State.save(context)
+        context.memory.clear(0)
+        decode(context, [60] * 40)
+        state.restore(context)
+        assert context.memory.length(0) == len(PROMPT)
+
+
 def test_cells_that_may_be_shared_are_not_shifted(target: pyspec.Model) -> None:
     config = pyspec.ContextConfig(n_ctx=256, n_seq_max=2, kv_unified=True, n_threads=1)
     with pyspec.Context(target, config) as context:
