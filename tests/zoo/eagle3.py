@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.zoo.arithmetic import Array, permutation
+from tests.zoo.arithmetic import Array, gauss, permutation
 from tests.zoo.language import (
     CONTEXT,
     EMBEDDING,
+    IDENTITY,
     LAGS,
     N_CONTEXT,
     N_EMBD,
@@ -37,6 +38,32 @@ def fused_features() -> Array:
         matrix[k, 2 * N_EMBD + k] = 1.0
     matrix[ONE, N_EMBD + ONE] = 1.0
     return matrix
+
+
+def ordered_features() -> Array:
+    """Return ``fc`` for layer 0 and two later ones that any other order spoils.
+
+    What enters layer 0 has no context yet (but for control tokens and raw bytes), so reading the first layer's context
+    into the identity is harmless there, and ruins the identity when another layer comes first.
+    """
+    return _reading_context(fused_features(), 0)
+
+
+def next_n_features() -> Array:
+    """Return ``fc`` for the next-n rows, some layer and layer 0, that any other order spoils.
+
+    The identity comes from the next-n rows, which have passed the output norm.
+    """
+    matrix = fused_features()
+    matrix[IDENTITY, IDENTITY] *= rms(0.9)
+    return _reading_context(matrix, 2)
+
+
+def _reading_context(features: Array, place: int) -> Array:
+    """Let the identity read the context of the layer at this place, where layer 0 belongs."""
+    first = place * N_EMBD
+    features[IDENTITY, first + CONTEXT.start : first + CONTEXT.stop] = gauss("order of layers", N_ID, N_CONTEXT) * 0.7
+    return features
 
 
 def scrambled(features: Array, name: str) -> Array:
@@ -84,11 +111,16 @@ def _attention() -> Tensors:
 
 
 def _write(
-    path: Path, *, own: bool = True, reduced: Sequence[int] | None = None, features: Array | None = None
+    path: Path,
+    *,
+    own: bool = True,
+    reduced: Sequence[int] | None = None,
+    features: Array | None = None,
+    layers: Sequence[int] = (1, 2, 3),
 ) -> None:
     model = GgufModel(path, "eagle3", 1)
     model.heads(8, 2, 32)
-    model.writer.add_array("eagle3.target_layers", [1, 2, 3])
+    model.writer.add_array("eagle3.target_layers", list(layers))
     model.u32("target_hidden_size", N_EMBD)
     if reduced is not None:
         model.tensor("token_embd.weight", EMBEDDING)
@@ -118,6 +150,21 @@ def draft_reduced(path: Path) -> None:
     dropped = {int(k) for k in permutation("d2t drop", N_RING)[:24]}
     kept = [token for token in range(N_VOCAB) if token in RING_POSITION and RING_POSITION[token] not in dropped]
     _write(path, reduced=kept)
+
+
+def draft_next_n(path: Path) -> None:
+    """Write one for target-mtp that reads its next-n rows: layer id 4 of a target with four layers."""
+    _write(path, features=next_n_features(), layers=(4, 2, 0))
+
+
+def negative_next_n(path: Path) -> None:
+    """Write the same with the next-n rows and layer 0 in each other's place."""
+    _write(path, features=next_n_features(), layers=(0, 2, 4))
+
+
+def negative_swapped(path: Path) -> None:
+    """Write one whose first and last layer are swapped."""
+    _write(path, features=ordered_features(), layers=(3, 2, 0))
 
 
 def negative_scrambled(path: Path) -> None:

@@ -75,8 +75,8 @@ def _projection() -> Array:
     return snap(matrix)
 
 
-def target_mtp(path: Path, projection: Array | None = None) -> None:
-    """Write target-mtp."""
+def target_mtp(path: Path, projection: Array | None = None, *, head_only: bool = False) -> None:
+    """Write target-mtp, or its next-n layer alone."""
     shape = HeadShape(32, "neox", qk_norm=True, gate=True)
     model = GgufModel(path, "qwen35", 5)
     model.heads(6, 3, 32)
@@ -97,12 +97,17 @@ def target_mtp(path: Path, projection: Array | None = None) -> None:
         mixed_attention("q3", shape, rms(0.85), far_terms("q3", (5, 7, 10, 17), _FAR)),
     ]
     norms: Tensors = {"attn_norm": ONES, "post_attention_norm": ONES}
-    for i, mixer in enumerate(mixers):
+    for i, mixer in enumerate([] if head_only else mixers):
         model.block(i, {**norms, **mixer, **feed_forward(f"q{i}", 0.12)})
     head: Tensors = {**norms, "nextn.eh_proj": _projection() if projection is None else projection, **_NEXT_N_NORMS}
     head |= mixed_attention("qm", shape, rms(0.4), near_terms((2, 3, 4)), amp_content=0.1)
     model.block(4, {**head, **feed_forward("qm", 0.10)})
     model.close()
+
+
+def draft_mtp(path: Path) -> None:
+    """Write draft-mtp: the next-n layer of target-mtp in a file of its own."""
+    target_mtp(path, head_only=True)
 
 
 def negative_mtp(path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.zoo.layers import N_FF, ROPE_BASE, Tensors
 from tests.zoo.vocabulary import N_VOCAB, add_tokenizer
 
 N_CTX_TRAIN = 1024
+_WITHOUT_SUFFIX = ("ssm_a", "ssm_d", "attn_conv_base", "ffn_conv_base")
 
 
 class GgufModel:
@@ -54,6 +55,10 @@ class GgufModel:
         """Write a number of this architecture."""
         self.writer.add_uint32(f"{self.arch}.{key}", value)
 
+    def flag(self, key: str, *, value: bool) -> None:
+        """Write a truth value of this architecture."""
+        self.writer.add_bool(f"{self.arch}.{key}", value)
+
     def tensor(self, name: str, values: Array) -> None:
         """Add a float32 tensor."""
         self.writer.add_tensor(name, np.ascontiguousarray(snap(values), dtype=np.float32))
@@ -70,7 +75,7 @@ class GgufModel:
     def block(self, layer: int, tensors: Tensors) -> None:
         """Add the tensors of a layer; names that carry a suffix, or take none, are passed through."""
         for key, values in tensors.items():
-            complete = key.endswith((".bias", ".weight")) or key in ("ssm_a", "ssm_d")
+            complete = key.endswith((".bias", ".weight")) or key in _WITHOUT_SUFFIX
             self.tensor(f"blk.{layer}.{key if complete else key + '.weight'}", values)
 
     def close(self) -> None:
