@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "llama-model.h"
 #include "shim.hpp"
 
 namespace {
@@ -31,8 +32,25 @@ llama_context_params native_params(const pys_context_params & params) {
     native.kv_unified = params.kv_unified != 0;
     native.rope_freq_base = params.rope_freq_base;
     native.rope_freq_scale = params.rope_freq_scale;
+    native.ctx_type = params.next_n != 0 ? LLAMA_CONTEXT_TYPE_MTP : LLAMA_CONTEXT_TYPE_DEFAULT;
+    native.ctx_other = params.other != nullptr ? params.other->ctx : nullptr;
     native.no_perf = true;
     return native;
+}
+
+// Adds a token, a row, or a token with its row.
+int32_t add_entry(llama_batch_ext * out, const pys_batch & in, int32_t i, llama_seq_id seq) {
+    const llama_token token = in.tokens[i];
+    if (in.rows == nullptr) {
+        return llama_batch_ext_add_token(out, seq, token);
+    }
+    const size_t width = static_cast<size_t>(in.row_width);
+    const llama_embd row{in.rows + static_cast<size_t>(i) * width, 1, width};
+    if (token < 0) {
+        return llama_batch_ext_add_embd(out, seq, row);
+    }
+    const int32_t entry = llama_batch_ext_add_token(out, seq, token);
+    return entry >= 0 && llama_batch_ext_set_embd_token(out, entry, row) ? entry : -1;
 }
 
 // Fills the context's own batch. False when upstream refuses an entry.
@@ -44,7 +62,7 @@ bool fill_batch(llama_batch_ext * out, const pys_batch & in) {
         if (seq >= seq_end) {
             return false;
         }
-        const int32_t entry = llama_batch_ext_add_token(out, *seq, in.tokens[i]);
+        const int32_t entry = add_entry(out, in, i, *seq);
         if (entry < 0) {
             return false;
         }
@@ -53,7 +71,9 @@ bool fill_batch(llama_batch_ext * out, const pys_batch & in) {
                 return false;
             }
         }
-        llama_batch_ext_set_pos(out, entry, &in.positions[i]);
+        // A lone row may have a position in several dimensions; text has the same in each but the last.
+        const llama_pos position[4] = {in.positions[i], in.positions[i], in.positions[i], 0};
+        llama_batch_ext_set_pos(out, entry, position);
         llama_batch_ext_set_output_logits(out, entry, in.outputs[i] != 0);
     }
     return true;
@@ -74,6 +94,44 @@ int32_t decode_status(int32_t code) {
     }
 }
 
+// Finds the best token of each wanted row.
+void find_best(pys_context * context, int32_t * best) {
+    if (!context->selectors.empty()) {
+        float logit;
+        for (int32_t row = 0; row < context->n_rows; ++row) {
+            best[row] = -1; // stays when the row is not of numbers
+            pys::top_k(context, row, 1, best + row, &logit);
+        }
+        return;
+    }
+    const float * logits = context->n_rows > 0 ? llama_get_logits(context->ctx) : nullptr;
+    for (int32_t row = 0; row < context->n_rows; ++row) {
+        best[row] = pys::best_token(logits + static_cast<size_t>(row) * context->n_vocab, context->n_vocab);
+    }
+}
+
+int32_t process(pys_context * context, const pys_batch & batch, llama_process_type type) {
+    return pys::guarded([&]() -> int32_t {
+        context->n_rows = 0;
+        context->n_entries = 0;
+        if (!fill_batch(context->batch, batch)) {
+            return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
+        }
+        const int32_t status = decode_status(llama_process(context->ctx, type, context->batch));
+        if (status != PYS_OK) {
+            return status;
+        }
+        llama_synchronize(context->ctx);
+        context->n_entries = batch.n_tokens;
+        if (type == LLAMA_PROCESS_TYPE_DECODE) {
+            context->n_rows = static_cast<int32_t>(std::count_if(batch.outputs, batch.outputs + batch.n_tokens,
+                                                                 [](int8_t wanted) { return wanted != 0; }));
+            find_best(context, batch.best);
+        }
+        return PYS_OK;
+    });
+}
+
 } // namespace
 
 int32_t pys_context_create(pys_model * model, const pys_context_params * params, pys_context ** context) {
@@ -89,6 +147,7 @@ int32_t pys_context_create(pys_model * model, const pys_context_params * params,
         handle->batch = llama_batch_ext_init(handle->ctx);
         handle->memory = llama_get_memory(handle->ctx);
         handle->n_vocab = model->n_vocab;
+        handle->keeps_layer.resize(static_cast<size_t>(llama_model_n_layer(model->model)) + 1);
         *context = handle.release();
         return PYS_OK;
     });
@@ -98,6 +157,9 @@ void pys_context_free(pys_context * context) {
     pys::guarded([&]() -> int32_t {
         llama_batch_ext_free(context->batch);
         llama_free(context->ctx);
+        for (const auto & selector : context->selectors) {
+            llama_sampler_free(selector.second);
+        }
         delete context;
         return PYS_OK;
     });
@@ -114,6 +176,8 @@ int32_t pys_context_get_info(const pys_context * context, pys_context_info * inf
         info->n_rs_seq = static_cast<int32_t>(llama_n_rs_seq(native));
         info->n_vocab = context->n_vocab;
         info->has_memory = context->memory != nullptr ? 1 : 0;
+        const bool shares_memory = llama_get_model(native)->arch == LLM_ARCH_GEMMA4_ASSISTANT;
+        info->borrows = llama_get_ctx_other(context->ctx) == nullptr ? 0 : shares_memory ? 2 : 1;
         return PYS_OK;
     });
 }
@@ -131,22 +195,9 @@ int32_t pys_context_request_abort(pys_context * context, int32_t value) {
 }
 
 int32_t pys_context_decode(pys_context * context, const pys_batch * batch) {
-    return pys::guarded([&]() -> int32_t {
-        context->n_rows = 0;
-        if (!fill_batch(context->batch, *batch)) {
-            return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
-        }
-        const int32_t status = decode_status(llama_process(context->ctx, LLAMA_PROCESS_TYPE_DECODE, context->batch));
-        if (status != PYS_OK) {
-            return status;
-        }
-        llama_synchronize(context->ctx);
-        context->n_rows = static_cast<int32_t>(
-            std::count_if(batch->outputs, batch->outputs + batch->n_tokens, [](int8_t wanted) { return wanted != 0; }));
-        const float * logits = context->n_rows > 0 ? llama_get_logits(context->ctx) : nullptr;
-        for (int32_t row = 0; row < context->n_rows; ++row) {
-            batch->best[row] = pys::best_token(logits + static_cast<size_t>(row) * context->n_vocab, context->n_vocab);
-        }
-        return PYS_OK;
-    });
+    return process(context, *batch, LLAMA_PROCESS_TYPE_DECODE);
+}
+
+int32_t pys_context_encode(pys_context * context, const pys_batch * batch) {
+    return process(context, *batch, LLAMA_PROCESS_TYPE_ENCODE);
 }

@@ -53,30 +53,54 @@ int32_t pys_context_logits(pys_context * context, const float ** rows, int32_t *
     });
 }
 
-int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits) {
+namespace {
+
+// A heap of the k best so far: its top is the worst of them. Values by number, [n].
+template <typename Better> std::vector<int32_t> best_numbers(int32_t n, int32_t k, Better && better) {
+    std::vector<int32_t> best(static_cast<size_t>(std::min(k, n)));
+    for (size_t i = 0; i < best.size(); ++i) {
+        best[i] = static_cast<int32_t>(i);
+    }
+    std::make_heap(best.begin(), best.end(), better);
+    for (auto number = static_cast<int32_t>(best.size()); number < n; ++number) {
+        if (better(number, best.front())) {
+            std::pop_heap(best.begin(), best.end(), better);
+            best.back() = number;
+            std::push_heap(best.begin(), best.end(), better);
+        }
+    }
+    std::sort_heap(best.begin(), best.end(), better);
+    return best;
+}
+
+} // namespace
+
+int32_t pys::top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits) {
+    const int32_t from_end = row - context->n_rows; // counted from the end, whatever entries asked for none
+    const uint32_t n_selected =
+        context->selectors.empty() ? 0 : llama_get_sampled_candidates_count_ith(context->ctx, from_end);
+    const llama_token * ids = n_selected > 0 ? llama_get_sampled_candidates_ith(context->ctx, from_end) : nullptr;
+    const float * values = n_selected > 0 ? llama_get_sampled_logits_ith(context->ctx, from_end) : row_of(context, row);
+    const int32_t n = n_selected > 0 ? static_cast<int32_t>(n_selected) : context->n_vocab;
+    const auto better = [&](int32_t a, int32_t b) {
+        const bool first = ids == nullptr ? a < b : ids[a] < ids[b];
+        return values[a] > values[b] || (values[a] == values[b] && first);
+    };
+    const std::vector<int32_t> best = best_numbers(n, k, better);
+    for (size_t i = 0; i < best.size(); ++i) {
+        tokens[i] = ids == nullptr ? best[i] : ids[best[i]];
+        logits[i] = values[best[i]];
+    }
+    return static_cast<int32_t>(best.size());
+}
+
+int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits,
+                          int32_t * n_found) {
     return pys::guarded([&]() -> int32_t {
-        const float * values = row_of(context, row);
-        // A heap of the k best so far: its top is the worst of them.
-        const auto better = [values](int32_t a, int32_t b) {
-            return values[a] > values[b] || (values[a] == values[b] && a < b);
-        };
-        std::vector<int32_t> best(static_cast<size_t>(std::min(k, context->n_vocab)));
-        for (size_t i = 0; i < best.size(); ++i) {
-            best[i] = static_cast<int32_t>(i);
+        if (row < 0 || row >= context->n_rows) {
+            return pys::fail(PYS_ERR_ARGUMENT, "no such logits row");
         }
-        std::make_heap(best.begin(), best.end(), better);
-        for (auto id = static_cast<int32_t>(best.size()); id < context->n_vocab; ++id) {
-            if (better(id, best.front())) {
-                std::pop_heap(best.begin(), best.end(), better);
-                best.back() = id;
-                std::push_heap(best.begin(), best.end(), better);
-            }
-        }
-        std::sort_heap(best.begin(), best.end(), better);
-        for (size_t i = 0; i < best.size(); ++i) {
-            tokens[i] = best[i];
-            logits[i] = values[best[i]];
-        }
+        *n_found = pys::top_k(context, row, k, tokens, logits);
         return PYS_OK;
     });
 }

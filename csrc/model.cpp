@@ -1,5 +1,6 @@
 // Models: loading, facts, metadata, quantising.
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -67,6 +68,7 @@ int32_t pys_model_load(const char * path, const pys_model_params * params, pys_m
         native.check_tensors = params->check_tensors != 0;
         native.vocab_only = params->vocab_only != 0;
         native.use_extra_bufts = params->repack != 0;
+        native.load_mtp = params->next_n != 0;
         if (params->progress != nullptr) {
             native.progress_callback = on_progress;
             native.progress_callback_user_data = &relay;
@@ -102,6 +104,8 @@ int32_t pys_model_get_info(const pys_model * model, pys_model_info * info) {
         info->n_params = llama_model_n_params(native);
         info->n_ctx_train = llama_model_n_ctx_train(native);
         info->n_embd = llama_model_n_embd(native);
+        info->n_embd_inp = llama_model_n_embd_inp(native);
+        info->n_embd_out = llama_model_n_embd_out(native);
         info->n_layer = llama_model_n_layer(native);
         info->n_layer_nextn = llama_model_n_layer_nextn(native);
         const bool has_layers = info->n_layer > 0; // not with vocab_only
@@ -113,7 +117,26 @@ int32_t pys_model_get_info(const pys_model * model, pys_model_info * info) {
         info->is_recurrent = llama_model_is_recurrent(native) ? 1 : 0;
         info->is_hybrid = llama_model_is_hybrid(native) ? 1 : 0;
         info->is_diffusion = llama_model_is_diffusion(native) ? 1 : 0;
+        info->selector_top_k = llama_model_dflash_selector_top_k(native);
         info->decoder_start_token = llama_model_decoder_start_token(native);
+        return PYS_OK;
+    });
+}
+
+int32_t pys_model_target_layers(const pys_model * model, int32_t * layers, int32_t capacity, int32_t * n_layers) {
+    return pys::guarded([&]() -> int32_t {
+        *n_layers = static_cast<int32_t>(llama_model_target_layer_ids_n(model->model));
+        if (*n_layers > capacity) {
+            return PYS_ERR_BUFFER;
+        }
+        std::copy_n(llama_model_target_layer_ids(model->model), *n_layers, layers);
+        return PYS_OK;
+    });
+}
+
+int32_t pys_model_has_tensor(const pys_model * model, const char * name, int32_t * result) {
+    return pys::guarded([&]() -> int32_t {
+        *result = model->model->get_tensor(name) != nullptr ? 1 : 0;
         return PYS_OK;
     });
 }

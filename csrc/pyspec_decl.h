@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 1 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 2 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -80,6 +80,7 @@ typedef struct pys_model_params {
     int32_t check_tensors;
     int32_t vocab_only;
     int32_t repack; /* allow weights to be laid out again for the CPU */
+    int32_t next_n; /* load next-n layers */
     pys_progress_fn progress;
     void * progress_data;
 } pys_model_params;
@@ -89,6 +90,8 @@ typedef struct pys_model_info {
     uint64_t n_params;
     int32_t n_ctx_train;
     int32_t n_embd;
+    int32_t n_embd_inp; /* width of a row in place of a token */
+    int32_t n_embd_out; /* width of a next-n row */
     int32_t n_layer;
     int32_t n_layer_nextn;
     int32_t n_head;
@@ -100,11 +103,15 @@ typedef struct pys_model_info {
     int32_t is_hybrid;
     int32_t is_diffusion;
     int32_t decoder_start_token;
+    int32_t selector_top_k; /* candidates per row of a DFlash2 lattice, 0 for any other model */
 } pys_model_info;
 
 int32_t pys_model_load(const char * path, const pys_model_params * params, pys_model ** model);
 void pys_model_free(pys_model * model);
 int32_t pys_model_get_info(const pys_model * model, pys_model_info * info);
+/* The layers of the target whose inputs a draft model reads; n_layers receives their number, 0 for any other model. */
+int32_t pys_model_target_layers(const pys_model * model, int32_t * layers, int32_t capacity, int32_t * n_layers);
+int32_t pys_model_has_tensor(const pys_model * model, const char * name, int32_t * result);
 int32_t pys_model_file_type(const pys_model * model, char * buffer, int32_t capacity, int32_t * length);
 int32_t pys_model_chat_template(const pys_model * model, const char * name, char * buffer, int32_t capacity,
                                 int32_t * length); /* length -1: there is none */
@@ -162,6 +169,8 @@ typedef struct pys_context_params {
     int32_t kv_unified;
     float rope_freq_base;  /* 0: the model's */
     float rope_freq_scale; /* 0: the model's */
+    int32_t next_n;        /* 1: run the model's next-n layers instead of the model */
+    pys_context * other;   /* the target's context, for draft models that borrow from it, or null */
 } pys_context_params;
 
 typedef struct pys_context_info {
@@ -173,17 +182,21 @@ typedef struct pys_context_info {
     int32_t n_rs_seq;
     int32_t n_vocab;
     int32_t has_memory;
+    int32_t borrows; /* of params.other: 1 weights, 2 memory too */
 } pys_context_info;
 
 /* One entry per token. An entry may belong to several sequences: those of entry i are
- * seq_ids[seq_offsets[i] : seq_offsets[i + 1]]. */
+ * seq_ids[seq_offsets[i] : seq_offsets[i + 1]]. Either all entries have a row of floats, in place of a token or beside
+ * it, or none has. */
 typedef struct pys_batch {
-    const int32_t * tokens;      /* [n_tokens] */
+    const int32_t * tokens;      /* [n_tokens], -1: none, the row stands alone */
     const int32_t * positions;   /* [n_tokens] */
     const int32_t * seq_offsets; /* [n_tokens + 1] */
     const int32_t * seq_ids;     /* [seq_offsets[n_tokens]] */
     const int8_t * outputs;      /* [n_tokens], 1 where a logits row is wanted */
     int32_t * best;              /* [rows wanted], receives the best token of each row, -1 for a row of NaN */
+    const float * rows;          /* [n_tokens, row_width] or null: embeddings or hidden states */
+    int32_t row_width;
     int32_t n_tokens;
 } pys_batch;
 
@@ -194,10 +207,30 @@ int32_t pys_context_set_threads(pys_context * context, int32_t n_threads, int32_
 /* Any thread may call this: a decode in progress stops soon with PYS_ERR_ABORTED when value is not 0. */
 int32_t pys_context_request_abort(pys_context * context, int32_t value);
 int32_t pys_context_decode(pys_context * context, const pys_batch * batch);
+/* Runs the encoder; at most n_ubatch entries. Memory is untouched. */
+int32_t pys_context_encode(pys_context * context, const pys_batch * batch);
 /* Rows of the last decode in batch order, [n_rows, n_vocab]; valid until the next decode. */
 int32_t pys_context_logits(pys_context * context, const float ** rows, int32_t * n_rows);
-/* The k largest logits of a row, best first, lowest id first among equals. */
-int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits);
+/* The k largest logits of a row, best first, lowest id first among equals; n_found may be less than k. */
+int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits,
+                          int32_t * n_found);
+
+/* ---- hidden states ---- */
+
+/* Whether decodes keep the input of a layer, or the next-n rows (0 no, 1 of wanted rows only, 2 of all entries). */
+int32_t pys_context_keep_layer_input(pys_context * context, int32_t layer, int32_t value);
+int32_t pys_context_keep_next_n(pys_context * context, int32_t which);
+/* Rows of the last decode in batch order, valid until the next one: [n_rows, n_embd] and [n_rows, n_embd_out].
+ * PYS_ERR_ARGUMENT when they were not kept. */
+int32_t pys_context_layer_input(pys_context * context, int32_t layer, const float ** rows, int32_t * n_rows);
+int32_t pys_context_next_n(pys_context * context, const float ** rows, int32_t * n_rows);
+/* Overwrites the kept next-n rows, to find out whether the model writes any. */
+int32_t pys_context_fill_next_n(pys_context * context, float value);
+int32_t pys_context_set_next_n_layer(pys_context * context, int32_t offset);
+int32_t pys_context_set_causal(pys_context * context, int32_t value);
+/* Lets the device find the k best tokens of each wanted row of a sequence; then only pys_context_top_k and
+ * batch.best know of the rows. k 0 ends it. PYS_ERR_REFUSED: the device cannot. */
+int32_t pys_context_select_on_device(pys_context * context, int32_t seq_id, int32_t k);
 
 /* ---- memory and state ---- */
 

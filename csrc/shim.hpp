@@ -15,9 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "llama-ext.h"
 #include "llama.h"
@@ -49,7 +51,11 @@ struct pys_context {
     llama_batch_ext * batch;
     llama_memory_t memory; // null for models without memory
     int32_t n_vocab;
-    int32_t n_rows = 0; // logits rows of the last decode
+    int32_t n_rows = 0;    // logits rows of the last decode
+    int32_t n_entries = 0; // entries of the last decode
+    std::vector<bool> keeps_layer;
+    int32_t keeps_next_n = 0;
+    std::map<llama_seq_id, llama_sampler *> selectors; // top-k chains that run on the device
     std::atomic<int32_t> abort_requested{0};
 };
 
@@ -109,6 +115,9 @@ template <typename Body> int32_t guarded(Body && body) noexcept {
 
 // The token with the largest logit, the lowest id among equals; -1 when nothing is a number.
 int32_t best_token(const float * logits, int32_t n_vocab);
+
+// The k largest logits of a row, best first, lowest id first among equals; returns how many there are.
+int32_t top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits);
 
 // Copies text into the caller's buffer; see "text" results in pyspec_decl.h.
 int32_t copy_text(const char * text, size_t size, char * buffer, int32_t capacity, int32_t * length);

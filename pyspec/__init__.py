@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pyspec import drafters, errors, hub, trace
 from pyspec.config import ContextConfig, ModelConfig, SamplingConfig
-from pyspec.engine import Chunk, Engine, Result
+from pyspec.engine import Chunk, Embeddings, Engine, Result
 from pyspec.errors import PyspecError
 from pyspec.llama import Batch, Context, GreedySampler, Memory, Model, RollbackKind, Rows, SamplerChain, State, Vocab
 from pyspec.llama.quantize import quantize
@@ -25,6 +25,7 @@ __all__ = [
     "Chunk",
     "Context",
     "ContextConfig",
+    "Embeddings",
     "Engine",
     "Finish",
     "GreedySampler",

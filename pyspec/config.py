@@ -128,6 +128,7 @@ class ModelConfig:
         check_tensors: Look for invalid values while loading.
         vocab_only: Load the vocabulary and metadata only; such a model cannot make a context.
         repack: Lay out quantised weights again for the CPU at hand (faster, uses memory of its own).
+        next_n: Load next-n (MTP) layers where the file has them; draft-mtp drafts with them.
     """
 
     n_gpu_layers: int = -1
@@ -137,11 +138,12 @@ class ModelConfig:
     check_tensors: bool = False
     vocab_only: bool = False
     repack: bool = True
+    next_n: bool = True
 
     def __post_init__(self) -> None:
         require_int("n_gpu_layers", self.n_gpu_layers, -1, MAX_INT32)
         require_int("main_gpu", self.main_gpu, 0, 1023)
-        for name in ("use_mmap", "use_mlock", "check_tensors", "vocab_only", "repack"):
+        for name in ("use_mmap", "use_mlock", "check_tensors", "vocab_only", "repack", "next_n"):
             require_bool(name, getattr(self, name))
 
 
@@ -154,6 +156,8 @@ class ContextConfig:
         n_batch: Most tokens in one decode.
         n_ubatch: Most tokens computed at once; at most ``n_batch``.
         n_seq_max: Most sequences, 1 to 256.
+        n_rs_seq: Snapshots of a recurrent state per sequence, so that as many positions can be dropped again;
+            each costs as much memory as the state. Models without snapshots take 0.
         n_outputs_max: Most logits rows in one decode; 0 means ``n_batch``. Each row costs memory for one
             float per vocabulary entry.
         n_threads: Threads for a few tokens; 0 means the physical cores.
@@ -173,6 +177,7 @@ class ContextConfig:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_seq_max: int = 1
+    n_rs_seq: int = 0
     n_outputs_max: int = 0
     n_threads: int = 0
     n_threads_batch: int = 0
@@ -191,6 +196,7 @@ class ContextConfig:
         require_int("n_batch", self.n_batch, 1, 1 << 20)
         require_int("n_ubatch", self.n_ubatch, 1, 1 << 20)
         require_int("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES)
+        require_int("n_rs_seq", self.n_rs_seq, 0, 1 << 16)
         require_int("n_outputs_max", self.n_outputs_max, 0, 1 << 20)
         require_int("n_threads", self.n_threads, 0, MAX_THREADS)
         require_int("n_threads_batch", self.n_threads_batch, 0, MAX_THREADS)

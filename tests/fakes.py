@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from pyspec.errors import (
 )
 from pyspec.llama.batch import Batch
 from pyspec.llama.memory import RollbackKind
+from pyspec.speculation.draft import Candidates
 
 Row = npt.NDArray[np.float32]
 Logits = Callable[[tuple[int, ...]], Row]
@@ -105,15 +106,27 @@ def cycle_logits(tokens: list[int], n_vocab: int) -> Logits:
     return row
 
 
+class FakeCheckpoint(NamedTuple):
+    """A checkpoint of a fake memory."""
+
+    length: int
+    tokens: tuple[int, ...]
+
+
 class FakeMemory:
     """Positions and tokens per sequence.
 
     Args:
         n_seq_max: Number of sequences.
-        kind: How it rolls back. TRIM drops any suffix; BOUNDED at most the last ``n_snapshots`` positions, and
-            only once before the next decode; WHOLE only everything.
+        kind: How it rolls back. TRIM drops any suffix; BOUNDED at most the last ``n_snapshots`` positions, not the
+            whole last decode, only once before the next one, and nothing when sequences had unequal shares in it;
+            WHOLE only everything.
         n_snapshots: See ``kind``.
-        fuse: Fails at "trim" before, at "trimmed" after a suffix was dropped.
+        fuse: Fails at "trim" before, at "trimmed" after a suffix was dropped; likewise at "checkpoint", "restore" and
+            "restored".
+
+    Attributes:
+        n_checkpoints: How many were taken.
     """
 
     def __init__(
@@ -127,6 +140,7 @@ class FakeMemory:
         self.rollback = kind
         self.cells: list[dict[int, int]] = [{} for _ in range(n_seq_max)]
         self.pending = [False] * n_seq_max  # BOUNDED: a trim since the last decode
+        self.n_checkpoints = 0
         self._n_snapshots = n_snapshots
         self._ring = [0] * n_seq_max  # BOUNDED: newest positions that can be dropped
         self._fuse = fuse if fuse is not None else Fuse()
@@ -142,8 +156,13 @@ class FakeMemory:
         cells = self._of(seq_id)
         assert position == len(cells)
         cells[position] = token
-        self._ring[seq_id] = min(self._ring[seq_id] + 1, self._n_snapshots)
         self.pending[seq_id] = False
+
+    def begin_decode(self, shares: dict[int, int]) -> None:
+        """Sequences are about to get so many positions each."""
+        equal = len(set(shares.values())) == 1
+        for seq_id, n_positions in shares.items():
+            self._ring[seq_id] = min(n_positions - 1, self._n_snapshots) if equal else 0
 
     def trim(self, seq_id: int, length: int) -> None:
         assert length >= 0
@@ -162,6 +181,29 @@ class FakeMemory:
             self._of(each).clear()
             self._ring[each] = 0
             self.pending[each] = False
+
+    @property
+    def bound(self) -> int:
+        return self._n_snapshots
+
+    @property
+    def one_ubatch(self) -> bool:
+        return self.rollback is RollbackKind.BOUNDED
+
+    def checkpoint(self, seq_id: int) -> FakeCheckpoint:
+        self._fuse.burn("checkpoint")
+        self.n_checkpoints += 1
+        return FakeCheckpoint(self.length(seq_id), self.tokens(seq_id))
+
+    def restore(self, seq_id: int, checkpoint: FakeCheckpoint) -> None:
+        self._fuse.burn("restore")
+        cells = self._of(seq_id)
+        assert self.tokens(seq_id)[: checkpoint.length] == checkpoint.tokens, "a checkpoint of another history"
+        while len(cells) > checkpoint.length:
+            cells.popitem()  # the newest
+        self._ring[seq_id] = 0
+        self.pending[seq_id] = False
+        self._fuse.burn("restored")
 
     def _refuse(self, seq_id: int, n_dropped: int, *, keeps: bool) -> None:
         whole_only = self.rollback is RollbackKind.WHOLE
@@ -244,6 +286,7 @@ class FakeTarget:
     decodes: list[Decoded] = field(default_factory=list)
     n_decodes: int = 0
     closed: bool = False
+    hidden: Any = None
 
     def __post_init__(self) -> None:
         self.memory = FakeMemory(self.n_seq_max, kind=self.kind, n_snapshots=self.n_snapshots, fuse=self.fuse)
@@ -254,6 +297,7 @@ class FakeTarget:
         self.fuse.burn("decode")
         self.n_decodes += 1
         self.decodes.append(Decoded(tuple(batch.tokens), tuple(batch.positions), tuple(batch.seq_ids), batch.n_outputs))
+        self.memory.begin_decode(Counter(seq_id for seq_ids in batch.seq_ids for seq_id in seq_ids))
         rows = []
         for i, token in enumerate(batch.tokens):
             if i == len(batch) // 2:
@@ -305,12 +349,27 @@ def choose(row: Row, seen: list[int], *, uniform: float | None, penalty: float, 
         penalty: Taken off a token's logit for each time it was seen.
         banned: Tokens that are never chosen.
     """
-    counts = Counter(seen)
-    logits = [-np.inf if token in banned else float(logit) - penalty * counts[token] for token, logit in enumerate(row)]
+    logits = _adjusted(row, seen, penalty, banned)
     if uniform is None:
         return int(np.argmax(logits))
-    shares = np.exp(np.array(logits) - max(logits)).cumsum()
+    shares = np.exp(logits - logits.max()).cumsum()
     return int(np.searchsorted(shares, uniform * shares[-1], side="right"))
+
+
+def distribution(row: Row, seen: list[int], *, greedy: bool, penalty: float, banned: frozenset[int]) -> Candidates:
+    """Return what ``choose`` draws from; banned tokens are in it, with probability 0."""
+    logits = _adjusted(row, seen, penalty, banned)
+    if greedy:
+        return Candidates(np.array([np.argmax(logits)], np.int32), np.ones(1))
+    weights = np.exp(logits - logits.max())
+    return Candidates(np.arange(len(row), dtype=np.int32), weights / weights.sum())
+
+
+def _adjusted(row: Row, seen: list[int], penalty: float, banned: frozenset[int]) -> npt.NDArray[np.float64]:
+    counts = Counter(seen)
+    return np.array(
+        [-np.inf if token in banned else float(logit) - penalty * counts[token] for token, logit in enumerate(row)]
+    )
 
 
 Saved = tuple[Any, tuple[int, ...], int]
@@ -323,12 +382,12 @@ class FakeSampler:
         seed: None takes the most likely token.
         penalty: See ``choose``.
         banned: See ``choose``.
-        fuse: Fails at "sample" before, at "sampled" after the state has changed.
+        fuse: Fails at "distribution", at "sample" before, at "sampled" after the state has changed.
 
     Attributes:
         seen: Tokens taken in.
-        n_draws: Tokens chosen; goes back when the state does.
-        n_calls: Tokens chosen; never goes back.
+        n_draws: Rows it chose from or gave the distribution of; goes back when the state does.
+        n_calls: The same; never goes back.
     """
 
     def __init__(
@@ -358,6 +417,14 @@ class FakeSampler:
         self.seen.append(token)
         self._fuse.burn("sampled")
         return token
+
+    def distribution(self, rows: FakeRows, i: int) -> Candidates:
+        self._fuse.burn("distribution")
+        self.n_calls += 1
+        self.n_draws += 1
+        return distribution(
+            rows.logits(i), self.seen, greedy=self.seed is None, penalty=self._penalty, banned=self._banned
+        )
 
     def accept(self, token: int) -> None:
         self.seen.append(token)

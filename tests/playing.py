@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+
 from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
+from pyspec.drafters.choosing import Sampling
 from pyspec.drafters.ngram_simple import NgramSimple
 from pyspec.engine.generation import Generation, Job, Workplace
 from pyspec.engine.result import Observer, Result
-from pyspec.speculation import Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
+from pyspec.llama.memory import RollbackKind
+from pyspec.speculation import AcceptRule, Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.draft import Drafter
-from tests.fakes import FakeSampler, FakeTarget, Fuse, Logits
+from tests.fakes import FakeSampler, FakeTarget, Fuse, Logits, Row
 from tests.reference import Plain, Request, plain_decode
 from tests.scripted import Move, Scripted, make_draft_simple
 
@@ -47,6 +51,8 @@ class DraftModelSpec:
     p_min: float = 0.0
     n_ctx: int = 0
     n_batch: int | None = None
+    kind: RollbackKind = RollbackKind.TRIM
+    sampling: Sampling = "greedy"
 
 
 DrafterSpec = ScriptedSpec | NgramSpec | DraftModelSpec
@@ -60,6 +66,27 @@ class Machine:
     n_ubatch: int = 8
     n_outputs_max: int = 32
     n_seq_max: int = 1
+    kind: RollbackKind = RollbackKind.TRIM
+    n_snapshots: int = 0
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A rule and what is known of its output.
+
+    Attributes:
+        rule: The rule.
+        says: Returns what it says to a request after some tokens, whatever is drafted; None means what plain decoding
+            says (``tests.reference``).
+        free: Drafts may change the output; then ``says`` holds from the newest token on, as long as nothing is drafted.
+    """
+
+    rule: AcceptRule
+    says: Callable[[Request, tuple[int, ...]], int] | None = None
+    free: bool = False
+
+
+MATCH = RuleSpec(MatchRule())
 
 
 class Table:
@@ -72,6 +99,7 @@ class Table:
         seq_ids: Sequence of each request; 0, 1, ... unless given.
         fuse: Shared by everything but the draft model, whose points are those of ``draft_fuse``.
         draft_fuse: See ``fuse``.
+        rule: Who decides about drafts.
     """
 
     def __init__(
@@ -83,6 +111,7 @@ class Table:
         seq_ids: SequenceOf[int] = (),
         fuse: Fuse | None = None,
         draft_fuse: Fuse | None = None,
+        rule: RuleSpec = MATCH,
     ) -> None:
         sizes = machine if machine is not None else Machine(n_seq_max=max([len(requests), *(i + 1 for i in seq_ids)]))
         first = requests[0]
@@ -96,14 +125,16 @@ class Table:
             n_ubatch=sizes.n_ubatch,
             n_outputs_max=sizes.n_outputs_max,
             n_seq_max=sizes.n_seq_max,
+            kind=sizes.kind,
+            n_snapshots=sizes.n_snapshots,
             fuse=self.fuse,
         )
         ids = seq_ids or range(len(requests))
-        self.seats = [Seat(request, seq_id, self.fuse) for request, seq_id in zip(requests, ids, strict=True)]
-        self.futures = {seat.seq_id: seat.plain.history for seat in self.seats}
+        self.seats = [Seat(request, seq_id, self.fuse, rule) for request, seq_id in zip(requests, ids, strict=True)]
+        self.futures: dict[int, SequenceOf[int]] = {seat.seq_id: _Future(seat) for seat in self.seats}
         self.draft_target: FakeTarget | None = None
         self.chain = Chain([self._made(spec, i) for i, spec in enumerate(drafters)])
-        self._rule = MatchRule()
+        self.rule = rule.rule
 
     def _made(self, spec: DrafterSpec, i: int) -> Drafter:
         if isinstance(spec, ScriptedSpec):
@@ -116,10 +147,12 @@ class Table:
             logits,
             n_batch=spec.n_batch,
             fuse=self.draft_fuse,
+            kind=spec.kind,
             n_max=spec.n_max,
             n_min=min(spec.n_min, spec.n_max),
             p_min=spec.p_min,
             n_ctx=spec.n_ctx,
+            sampling=spec.sampling,
         )
         return drafter
 
@@ -147,7 +180,7 @@ class Table:
         """Play one round."""
         lengths = [seat.n_emitted for seat in running]
         batch = RoundBatch([seat.sequence for seat in running])
-        outcomes = run_round(batch, self.chain, self.target, self._rule)
+        outcomes = run_round(batch, self.chain, self.target, self.rule)
         for seat, outcome, n_before in zip(running, outcomes, lengths, strict=True):
             assert outcome.seq_id == seat.seq_id
             assert seat.n_emitted == n_before + len(outcome.emitted) > n_before, "a round commits at least one token"
@@ -164,12 +197,16 @@ class Table:
         """Everything ends at the committed length."""
         for seat in self.seats:
             sequence = seat.sequence
-            assert self.target.memory.tokens(seat.seq_id) == tuple(sequence.history)
+            in_memory = sequence.history[: sequence.n_committed - sequence.lag]
+            assert self.target.memory.tokens(seat.seq_id) == tuple(in_memory)
+            assert sequence.lag == 0 or self.target.kind is not RollbackKind.TRIM
             said = (*sequence.history, sequence.pending)
             assert said == seat.plain.history[: len(said)]
             emitted = said[len(seat.request.prompt) :]
             assert seat.sampler.seen == [*seat.request.prompt, *emitted]
-            assert seat.sampler.n_draws == len(emitted) == sequence.ending.n_tokens
+            assert len(emitted) == sequence.ending.n_tokens
+            n_draws = seat.sampler.n_draws
+            assert n_draws == len(emitted) if self.rule.valid else n_draws <= len(emitted)
             text = b"".join(seat.request.piece(token) for token in emitted if token not in seat.request.eog)
             assert bytes(sequence.ending.text) == text
             if self.draft_target is not None and draft_memory:
@@ -193,11 +230,11 @@ class Seat:
     request: Request
     seq_id: int
     fuse: Fuse
+    rule: RuleSpec = MATCH
     outcomes: list[Outcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         request = self.request
-        self.plain: Plain = plain_decode(request)
         self.sampler = FakeSampler(request.seed, penalty=request.penalty, banned=request.banned, fuse=self.fuse)
         self.sequence = Sequence(
             seq_id=self.seq_id,
@@ -205,8 +242,29 @@ class Seat:
             pending=request.prompt[-1],
             sampler=self.sampler,
             ending=Ending(eog=request.eog, max_tokens=request.max_tokens, stops=request.stops, piece=request.piece),
+            temperature=0.0 if request.seed is None else 1.0,
             seed=request.seed,
         )
+        self._plain = plain_decode(self._saying(len(request.prompt)))
+
+    @property
+    def plain(self) -> Plain:
+        """What plain decoding gives; where drafts may change that, with the tokens that were said already."""
+        return plain_decode(self._saying(self.sequence.n_committed + 1)) if self.rule.free else self._plain
+
+    def _saying(self, n_said: int) -> Request:
+        """Return a request whose plain decoding says ``n_said`` tokens as they were said and then what the rule says."""
+        request, says = self.request, self.rule.says
+        if says is None:
+            return request
+        said = (*self.sequence.history, self.sequence.pending)[:n_said]
+
+        def logits(tokens: tuple[int, ...]) -> Row:
+            row = np.zeros(request.n_vocab, np.float32)
+            row[said[len(tokens)] if len(tokens) < n_said else says(request, tokens)] = 1.0
+            return row
+
+        return replace(request, logits=logits, seed=None, penalty=0.0, banned=frozenset())
 
     @property
     def n_emitted(self) -> int:
@@ -231,12 +289,28 @@ class Seat:
         assert text.decode("utf-8", errors="replace") == self.plain.text
 
 
+class _Future(SequenceOf[int]):
+    """What a seat is going to say, the prompt included, as far as that is known now."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def __len__(self) -> int:
+        return len(self._seat.plain.history)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._seat.plain.history[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._seat.plain.history)
+
+
 def workplace(table: Table) -> Workplace:
     """Return an engine's workplace over a table's target and chain."""
     model = SimpleNamespace(path=Path("target.gguf"))
     piece = table.seats[0].request.piece
     return Workplace(
-        cast("Any", model), cast("Any", table.target), table.chain, MatchRule(), Speculation("none"), piece
+        cast("Any", model), cast("Any", table.target), table.chain, table.rule, Speculation("none"), piece
     )
 
 

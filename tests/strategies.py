@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
+from pyspec.llama.memory import RollbackKind
 from tests.fakes import Fuse, HashLogits
 from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
 from tests.reference import Request
@@ -42,6 +43,7 @@ def drafter_specs(n_vocab: int, n_ctx: int) -> st.SearchStrategy[DrafterSpec]:
             p_min=st.sampled_from((0.0, 0.0, 0.3)),
             n_ctx=st.one_of(st.just(0), st.integers(1, n_ctx + 2)),
             n_batch=st.sampled_from((None, 4, 5)),
+            kind=st.sampled_from((RollbackKind.TRIM, RollbackKind.TRIM, RollbackKind.WHOLE)),
         ),
     )
 
@@ -116,6 +118,8 @@ def machines(draw: st.DrawFn, n_sequences: int, n_seq_max: int) -> Machine:
         n_ubatch=draw(st.integers(1, n_batch)),
         n_outputs_max=draw(st.integers(n_sequences, 24)),
         n_seq_max=n_seq_max,
+        kind=draw(st.sampled_from((RollbackKind.TRIM, RollbackKind.BOUNDED, RollbackKind.WHOLE))),
+        n_snapshots=draw(st.integers(0, 6)),
     )
 
 

@@ -41,16 +41,21 @@ class ContextHandle(Handle):
         self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
 
 
-def create(model: Handle, **params: Any) -> ContextHandle:
+def create(model: Handle, other: Handle | None = None, **params: Any) -> ContextHandle:
     """Create a context; ``params`` are the fields of ``pys_context_params``."""
     log.sync_threshold()
     address = ctypes.c_void_p()
-    raw = ContextParams(**params)
+    native_other = None if other is None else other.pointer
+    raw = ContextParams(other=native_other, **params)
     native_model = model.pointer  # another thread may close the model meanwhile; this keeps it
     model.check(lib().pys_context_create(native_model, ctypes.byref(raw), ctypes.byref(address)))
     log.forward_pending()
     return ContextHandle(
-        address.value or 0, lib().pys_context_free, what="context", keeps=(native_model,), thread_bound=True
+        address.value or 0,
+        lib().pys_context_free,
+        what="context",
+        keeps=(native_model, native_other),
+        thread_bound=True,
     )
 
 
@@ -84,8 +89,11 @@ def decode(
     positions: Sequence[int],
     seq_ids: Sequence[Sequence[int]],
     outputs: Sequence[bool],
+    states: Sequence[npt.NDArray[np.float32]] = (),
+    *,
+    encode: bool = False,
 ) -> array[int]:
-    """Run a decode and return the best token of each wanted row.
+    """Run a decode, or the encoder, and return the best token of each wanted row.
 
     All lists of numbers go into one buffer: tokens, positions, offsets, sequences.
     """
@@ -107,7 +115,10 @@ def decode(
     best = array("i", bytes(_INT32 * outputs.count(True)))
     batch.best = best.buffer_info()[0]
     batch.n_tokens = n_tokens
-    status = lib().pys_context_decode(context.pointer, context.batch_ref)
+    rows = np.ascontiguousarray(states, np.float32) if states else None
+    batch.rows, batch.row_width = (None, 0) if rows is None else (rows.ctypes.data, rows.shape[1])
+    run = lib().pys_context_encode if encode else lib().pys_context_decode
+    status = run(context.pointer, context.batch_ref)
     if status:
         context.check(status)
     if log.pending().value:
@@ -125,10 +136,11 @@ def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:
     return np.asarray(array_interface(native_context, rows.value or 0, (n_rows.value, n_vocab), "<f4"))
 
 
-def top_k(context: Handle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+def top_k(context: ContextHandle, row: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     tokens, values = np.empty(k, np.int32), np.empty(k, np.float32)
-    context.check(lib().pys_context_top_k(context.pointer, row, k, address_of(tokens), address_of(values)))
-    return tokens, values
+    found = context.first
+    context.check(lib().pys_context_top_k(context.pointer, row, k, address_of(tokens), address_of(values), found.ref))
+    return tokens[: found.value], values[: found.value]
 
 
 def memory_clear(context: ContextHandle, *, data: bool) -> None:

@@ -19,7 +19,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -49,6 +49,7 @@ class ModelParams(Structure):
         ("check_tensors", c_int32),
         ("vocab_only", c_int32),
         ("repack", c_int32),
+        ("next_n", c_int32),
         ("progress", ProgressFunction),
         ("progress_data", c_void_p),
     ]
@@ -62,6 +63,8 @@ class ModelInfo(Structure):
         ("n_params", c_uint64),
         ("n_ctx_train", c_int32),
         ("n_embd", c_int32),
+        ("n_embd_inp", c_int32),
+        ("n_embd_out", c_int32),
         ("n_layer", c_int32),
         ("n_layer_nextn", c_int32),
         ("n_head", c_int32),
@@ -73,6 +76,7 @@ class ModelInfo(Structure):
         ("is_hybrid", c_int32),
         ("is_diffusion", c_int32),
         ("decoder_start_token", c_int32),
+        ("selector_top_k", c_int32),
     ]
 
 
@@ -119,6 +123,8 @@ class ContextParams(Structure):
         ("kv_unified", c_int32),
         ("rope_freq_base", c_float),
         ("rope_freq_scale", c_float),
+        ("next_n", c_int32),
+        ("other", c_void_p),
     ]
 
 
@@ -134,6 +140,7 @@ class ContextInfo(Structure):
         ("n_rs_seq", c_int32),
         ("n_vocab", c_int32),
         ("has_memory", c_int32),
+        ("borrows", c_int32),
     ]
 
 
@@ -147,6 +154,8 @@ class BatchArrays(Structure):
         ("seq_ids", c_void_p),
         ("outputs", c_void_p),
         ("best", c_void_p),
+        ("rows", c_void_p),
+        ("row_width", c_int32),
         ("n_tokens", c_int32),
     ]
 
@@ -186,6 +195,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_model_load": (_i32, [c_char_p, POINTER(ModelParams), _out]),
     "pys_model_free": (None, [_ptr]),
     "pys_model_get_info": (_i32, [_ptr, POINTER(ModelInfo)]),
+    "pys_model_target_layers": (_i32, [_ptr, _ptr, _i32, _i32p]),
+    "pys_model_has_tensor": (_i32, [_ptr, c_char_p, _i32p]),
     "pys_model_file_type": (_i32, [_ptr, *_text]),
     "pys_model_chat_template": (_i32, [_ptr, c_char_p, *_text]),
     "pys_model_meta_count": (_i32, [_ptr, _i32p]),
@@ -203,8 +214,17 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_context_set_threads": (_i32, [_ptr, _i32, _i32]),
     "pys_context_request_abort": (_i32, [_ptr, _i32]),
     "pys_context_decode": (_i32, [_ptr, POINTER(BatchArrays)]),
+    "pys_context_encode": (_i32, [_ptr, POINTER(BatchArrays)]),
     "pys_context_logits": (_i32, [_ptr, _out, _i32p]),
-    "pys_context_top_k": (_i32, [_ptr, _i32, _i32, _ptr, _ptr]),
+    "pys_context_top_k": (_i32, [_ptr, _i32, _i32, _ptr, _ptr, _i32p]),
+    "pys_context_keep_layer_input": (_i32, [_ptr, _i32, _i32]),
+    "pys_context_keep_next_n": (_i32, [_ptr, _i32]),
+    "pys_context_layer_input": (_i32, [_ptr, _i32, _out, _i32p]),
+    "pys_context_next_n": (_i32, [_ptr, _out, _i32p]),
+    "pys_context_fill_next_n": (_i32, [_ptr, c_float]),
+    "pys_context_set_next_n_layer": (_i32, [_ptr, _i32]),
+    "pys_context_set_causal": (_i32, [_ptr, _i32]),
+    "pys_context_select_on_device": (_i32, [_ptr, _i32, _i32]),
     "pys_memory_clear": (_i32, [_ptr, _i32]),
     "pys_memory_remove": (_i32, [_ptr, _i32, _i32, _i32]),
     "pys_memory_copy": (_i32, [_ptr, _i32, _i32, _i32, _i32]),

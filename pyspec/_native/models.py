@@ -19,6 +19,7 @@ from pyspec._native.status import Status, check
 from pyspec.config import ModelConfig
 
 PIECE, PIECE_SPECIAL, PIECE_RAW = 0, 1, 2
+_MAX_TARGET_LAYERS = 512  # LLAMA_MAX_LAYERS
 _GO_ON = 42  # what pys_progress_fn must return; anything else, such as what a dropped exception leaves, stops
 
 
@@ -50,6 +51,7 @@ def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | No
         check_tensors=config.check_tensors,
         vocab_only=config.vocab_only,
         repack=config.repack,
+        next_n=config.next_n,
         progress=ProgressFunction(on_progress) if progress is not None else ProgressFunction(),
     )
     address = ctypes.c_void_p()
@@ -75,6 +77,19 @@ def info(handle: Handle) -> ModelInfo:
     out = ModelInfo()
     handle.check(lib().pys_model_get_info(handle.pointer, ctypes.byref(out)))
     return out
+
+
+def target_layers(handle: Handle) -> tuple[int, ...]:
+    """Return the layers of the target that a draft model reads; empty for any other model."""
+    layers, count = np.zeros(_MAX_TARGET_LAYERS, np.int32), Int32Out()
+    handle.check(lib().pys_model_target_layers(handle.pointer, address_of(layers), len(layers), count.ref))
+    return tuple(layers[: count.value].tolist())
+
+
+def has_tensor(handle: Handle, name: str) -> bool:
+    found = Int32Out()
+    handle.check(lib().pys_model_has_tensor(handle.pointer, name.encode(), found.ref))
+    return bool(found.value)
 
 
 def read_text(call: Callable[[int, int, Any], int], *, capacity: int = 1024) -> str | None:

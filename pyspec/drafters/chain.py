@@ -7,13 +7,19 @@ import functools
 import itertools
 import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pyspec.errors import DrafterError, PyspecError
+from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.draft import NO_DRAFT, Draft, Drafter, DraftRequest, EvaluatedBatch, Needs, Proposal, TokenView
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.stats import DrafterStats
+
+Rows = Mapping[int, npt.NDArray[np.float32]]
 
 
 class Chain:
@@ -26,6 +32,7 @@ class Chain:
 
     Attributes:
         n_max: The longest draft that any of them may return; 0 for plain decoding.
+        needs: What any of them reads from the target.
         stats: Per drafter name, since ``new_stats`` was called last.
     """
 
@@ -35,7 +42,9 @@ class Chain:
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
         self._closing = tuple(drafters)
         self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
+        self.needs = functools.reduce(operator.or_, (drafter.needs for drafter in self.drafters), Needs.NOTHING)
         self.stats: dict[str, DrafterStats] = {}
+        self._rows: dict[int, Rows] = {}
         self._n_model_tokens: dict[str, int] = {}  # before the counting began
         if len(self.new_stats()) != len(self.drafters):
             names = ", ".join(drafter.name for drafter in self.drafters)
@@ -48,21 +57,34 @@ class Chain:
         self._n_model_tokens = {drafter.name: _n_model_tokens(drafter) for drafter in self.drafters}
         return self.stats
 
-    def begin(self, seq_id: int, tokens: TokenView) -> None:
-        """A new request starts."""
+    def begin(self, seq_id: int, tokens: TokenView, rows: Rows | None = None) -> None:
+        """A new request starts.
+
+        Args:
+            seq_id: The sequence.
+            tokens: Its history without the pending token.
+            rows: Position to the row of floats that stands there in place of a token.
+        """
+        self._rows[seq_id] = rows or {}
         for drafter in self.drafters:
+            stats = self.stats[drafter.name]
             began = time.perf_counter()
             with _blamed(drafter, "begin"):
+                if rows and hasattr(drafter, "embed"):
+                    drafter.embed(seq_id, rows)
                 drafter.begin(seq_id, tokens)
-            stats = self.stats[drafter.name]
             stats.n_begin += 1
+            stats.n_stepped_aside += bool(rows) and drafter.needs is not Needs.NOTHING
             stats.seconds["begin"] += time.perf_counter() - began
 
     def observe(self, batch: EvaluatedBatch) -> None:
         """The target has evaluated this."""
         for drafter in self.drafters:
             if drafter.needs is not Needs.NOTHING:
-                drafter.observe(batch)
+                began = time.perf_counter()
+                with _blamed(drafter, "observe"):
+                    drafter.observe(batch)
+                self.stats[drafter.name].seconds["observe"] += time.perf_counter() - began
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return the first draft that is not empty, per request."""
@@ -74,6 +96,8 @@ class Chain:
             drafts = self._ask(drafter, [requests[i] for i in waiting])
             for i, draft in zip(waiting, drafts, strict=True):
                 checked = _checked(draft, drafter.name, requests[i].budget)
+                if self._rows.get(requests[i].seq_id):
+                    checked = _without_rows(checked)
                 if checked.tokens:
                     proposals[i] = Proposal(checked, drafter.name)
             waiting = [i for i in waiting if proposals[i] is NO_DRAFT]
@@ -88,6 +112,31 @@ class Chain:
         """Tell the drafters that care that the round was undone."""
         hooks: list[Any] = [getattr(drafter, "discard", None) for drafter in self.drafters]
         run_all(functools.partial(hook, seq_id) for hook in hooks if hook is not None)
+
+    def save_state(self, seq_id: int) -> dict[str, bytes]:
+        """Return the states of the drafters that have one, by name."""
+        states = {}
+        for drafter in self.drafters:
+            with _blamed(drafter, "save_state"):
+                state = drafter.save_state(seq_id)
+            if state is not None:
+                states[drafter.name] = state
+        return states
+
+    def load_state(self, seq_id: int, tokens: TokenView, states: Mapping[str, bytes]) -> None:
+        """Go on with a sequence; a drafter without a state reads its history, as when a request begins.
+
+        Raises:
+            StateError: A state is damaged or of another draft model.
+        """
+        self._rows[seq_id] = {}
+        for drafter in self.drafters:
+            state = states.get(drafter.name)
+            with _blamed(drafter, "load_state"):
+                if state is None:
+                    drafter.begin(seq_id, tokens)
+                else:
+                    drafter.load_state(seq_id, state)
 
     def close(self) -> None:
         """Close the drafters. May be called again."""
@@ -165,6 +214,12 @@ def _blamed(drafter: Drafter, method: str) -> Iterator[None]:
 def _n_model_tokens(drafter: Drafter) -> int:
     """Return how many tokens the drafter's model has evaluated; lookups have none."""
     return int(getattr(drafter, "n_model_tokens", 0))
+
+
+def _without_rows(draft: Draft) -> Draft:
+    """Cut a draft where it repeats a place of the history that has no token."""
+    n_tokens = next((i for i, token in enumerate(draft.tokens) if token == NO_TOKEN), len(draft.tokens))
+    return Draft(draft.tokens[:n_tokens], None if draft.probs is None else draft.probs[:n_tokens])
 
 
 def _checked(draft: Draft, name: str, budget: int) -> Draft:

@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from pyspec.errors import ConfigError, DrafterError
+from pyspec.errors import ConfigError, DrafterError, PyspecError
 
 if TYPE_CHECKING:
+    from pyspec.llama.context import Context
     from pyspec.llama.model import Model
     from pyspec.speculation.draft import Drafter
-    from pyspec.speculation.target import Target
 
 GROUP = "pyspec.drafters"
 
-# Lookups first, because they cost nothing. A name that is not here comes after all of these.
+_USUAL_LENGTH = 16
+
+# Lookups first, because they cost nothing. A name that is not here comes before those with a model.
 PRIORITY = (
     "ngram-simple",
     "ngram-map-k",
@@ -38,7 +40,8 @@ PRIORITY = (
 class Resources:
     """What a drafter with a model gets from the engine.
 
-    A drafter class asks for it by the class attribute ``needs_resources = True`` and a keyword ``resources``.
+    A drafter class gets it as the keyword ``resources``; one that cannot do without has the class attribute
+    ``needs_resources = True``.
 
     Attributes:
         target_model: The target's model.
@@ -48,7 +51,7 @@ class Resources:
     """
 
     target_model: Model
-    target: Target
+    target: Context
     draft_model: Model | None
     n_sequences: int
 
@@ -65,8 +68,9 @@ def names() -> list[str]:
 
 def sorted_by_priority(drafter_names: Iterable[str]) -> list[str]:
     """Return names in the order a chain asks them."""
-    rank = {name: i for i, name in enumerate(PRIORITY)}
-    return sorted(drafter_names, key=lambda name: (rank.get(name, len(rank)), name))
+    rank: dict[str, float] = {name: i for i, name in enumerate(PRIORITY)}
+    other = rank["draft-simple"] - 0.5
+    return sorted(drafter_names, key=lambda name: (rank.get(name, other), name))
 
 
 def create(name: str, *, resources: Resources | None = None, **options: Any) -> Drafter:
@@ -80,6 +84,7 @@ def create(name: str, *, resources: Resources | None = None, **options: Any) -> 
     Raises:
         ConfigError: There is no such drafter or option, or a value is wrong.
         UnsupportedError: The drafter cannot work with these models; the message says what is missing.
+        DrafterError: It cannot be imported or built, or calls itself by another name than it is registered by.
 
     Example:
         >>> create("ngram-simple", size_n=4, size_m=8).name  # doctest: +SKIP
@@ -93,13 +98,43 @@ def create(name: str, *, resources: Resources | None = None, **options: Any) -> 
             hint = f" Did you mean {near[0]}?" if near else ""
             msg = f"The drafter {name} has no option {option!r}; it has {', '.join(accepted) or 'none'}.{hint}"
             raise ConfigError(msg)
-    if getattr(factory, "needs_resources", False):
-        if resources is None:
-            msg = f"The drafter {name} works with models; build it through pyspec.Engine, which has them."
-            raise ConfigError(msg)
+    if resources is None and getattr(factory, "needs_resources", False):
+        msg = f"The drafter {name} works with models; build it through pyspec.Engine, which has them."
+        raise ConfigError(msg)
+    if resources is not None and "resources" in inspect.signature(factory).parameters:
         options["resources"] = resources
-    drafter: Drafter = factory(**options)
+    return _built(factory, name, options)
+
+
+def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> Drafter:
+    """Build a drafter, whose exceptions are its own unless they are pyspec's."""
+    try:
+        drafter: Drafter = factory(**options)
+    except PyspecError:
+        raise
+    except Exception as error:
+        msg = f"The drafter {name} cannot be built: {type(error).__name__}: {error}"
+        raise DrafterError(msg) from error
+    if getattr(drafter, "name", name) != name:
+        msg = f"The drafter registered as {name} calls itself {drafter.name!r}; both must be the same."
+        raise DrafterError(msg)
     return drafter
+
+
+def longest_draft(name: str, options: Mapping[str, Any]) -> int:
+    """Return how many tokens a drafter may propose with these options, before it is built.
+
+    Built-in drafters call their limit ``n_max`` or ``size_m``; for one that has neither a usual length is returned.
+
+    Raises:
+        ConfigError: There is no such drafter.
+    """
+    parameters = inspect.signature(_factory(name)).parameters
+    for limit in ("n_max", "size_m"):
+        if limit in parameters:
+            value = options.get(limit, parameters[limit].default)
+            return value if type(value) is int else _USUAL_LENGTH
+    return _USUAL_LENGTH
 
 
 def options_of(drafter: Drafter) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from pyspec.config import ContextConfig, SamplingConfig, require_int
 from pyspec.drafters import Chain, Resources, create, sorted_by_priority
 from pyspec.engine.generation import Generation, Job, Workplace
-from pyspec.engine.prompt import checked_prompt, checked_stops
+from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.result import Observer, Result
+from pyspec.engine.snapshots import with_snapshots
 from pyspec.errors import ConfigError, UnsupportedError
 from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
@@ -67,7 +68,7 @@ class Engine:
         require_int("n_slots", n_slots, 1, 1)
         self.model = model
         self.speculation = _checked_speculation(speculation)
-        self.context = Context(model, _sized(model, context))
+        self.context = Context(model, with_snapshots(model, _sized(model, context), self.speculation))
         try:
             chain = self._make_chain()
         except BaseException:
@@ -78,7 +79,7 @@ class Engine:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         *,
         max_tokens: int | None = None,
         sampling: SamplingConfig | None = None,
@@ -106,7 +107,7 @@ class Engine:
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         *,
         max_tokens: int | None = None,
         sampling: SamplingConfig | None = None,
@@ -117,7 +118,8 @@ class Engine:
         """Generate an answer piece by piece.
 
         Args:
-            prompt: Text, or token ids. Names of special tokens in text are read as these tokens.
+            prompt: Text, token ids, or a list of parts: texts, lists of token ids, and ``Embeddings``. Names of special
+                tokens in text are read as these tokens; only a text at the beginning gets the vocabulary's BOS.
             max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
             sampling: How the target chooses; None takes the most likely token.
             stop: Strings to stop before.
@@ -136,7 +138,7 @@ class Engine:
         settings = sampling if sampling is not None else SamplingConfig()
         sampler = make_sampler(settings, self.context.n_vocab)
         limit = _NO_LIMIT if max_tokens is None else require_int("max_tokens", max_tokens, 0, _NO_LIMIT)
-        tokens = checked_prompt(prompt, self.model.vocab, self.context.n_ctx_seq)
+        tokens, rows = checked_prompt(prompt, self.model, self.context.n_ctx_seq)
         sequence = SequenceState(
             seq_id=0,
             history=tokens[:-1],
@@ -151,6 +153,7 @@ class Engine:
             temperature=settings.temperature,
             seed=sampler.seed,
             n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
+            rows=rows,
         )
         if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
             msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
@@ -160,13 +163,13 @@ class Engine:
 
     def _make_chain(self) -> Chain:
         speculation = self.speculation
+        kind = self.context.memory.rollback  # also for plain decoding: memory must be empty to find it out
         if not speculation.names:
             return Chain([])
-        kind = self.context.memory.rollback
-        if kind is not RollbackKind.TRIM:
+        if kind is RollbackKind.NONE:
             msg = (
-                f"{self.model.path.name} has memory of the kind {kind.value!r}, which cannot drop rejected tokens; "
-                f"speculation needs a memory that trims. Use --spec-type none (speculation=None)."
+                f"{self.model.path.name} has no memory that could drop rejected tokens, so there is nothing to "
+                f"speculate with. Use --spec-type none (speculation=None)."
             )
             raise UnsupportedError(msg)
         resources = Resources(self.model, self.context, speculation.draft_model, n_sequences=1)

@@ -11,10 +11,10 @@ from types import TracebackType
 from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
 from pyspec.drafters.registry import options_of
-from pyspec.engine.prompt import prefill
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
 from pyspec.engine.text import TextStream
 from pyspec.errors import BusyError
+from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.context import Context
 from pyspec.llama.model import Model
 from pyspec.speculation.accept import AcceptRule
@@ -22,6 +22,7 @@ from pyspec.speculation.config import Speculation
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome, RoundBatch, run_round
 from pyspec.speculation.sequence import Sequence
+from pyspec.speculation.verify import catch_up
 
 
 @dataclass(slots=True)
@@ -123,10 +124,23 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
         result.finish = result.finish or Finish.CANCELLED
     except BaseException as error:
         result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
+        _report_rest(job)
         raise
     finally:
         workplace.busy = False
         observer.end(result)
+
+
+def _report_rest(job: Job) -> None:
+    """Put into the result what a round committed before it raised."""
+    sequence, result = job.sequence, job.result
+    emitted = [*sequence.history, sequence.pending][len(result.prompt_tokens) :]
+    missing = emitted[len(result.tokens) :]
+    result.tokens += missing
+    result.sources += ["unknown"] * len(missing)
+    if missing:
+        ending = sequence.ending
+        result.text = bytes(ending.text[: ending.cut]).decode("utf-8", errors="replace")
 
 
 class _Nobody:
@@ -143,16 +157,18 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
     """The loop: read the prompt, then play rounds until the sequence ends."""
     sequence, result, context = job.sequence, job.result, workplace.context
     began = time.perf_counter()
+    batch = RoundBatch([sequence])
     context.memory.clear(sequence.seq_id)
-    prefill(context, sequence.history, sequence.seq_id)
+    result.drafters = workplace.chain.new_stats()
+    workplace.chain.begin(sequence.seq_id, sequence.history, sequence.rows)
+    sequence.lag = sequence.n_committed
+    catch_up(context, batch.buffer, sequence, workplace.chain)
     if job.sampling.has_penalties:
         for token in result.prompt_tokens:
-            sequence.sampler.accept(token)
-    result.drafters = workplace.chain.new_stats()
-    workplace.chain.begin(sequence.seq_id, sequence.history)
+            if token != NO_TOKEN:
+                sequence.sampler.accept(token)
     result.stats.prompt_seconds = time.perf_counter() - began
     result.stats.n_prompt = len(result.prompt_tokens)
-    batch = RoundBatch([sequence])
     while sequence.ending.remaining > 0 and sequence.n_committed < context.n_ctx_seq:
         outcome = run_round(batch, workplace.chain, context, workplace.rule)[0]
         result.stats.count(outcome)

@@ -2,37 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from pyspec.config import as_list
-from pyspec.errors import ConfigError, ContextFullError
-from pyspec.llama.batch import Batch
-from pyspec.llama.context import Context
+from pyspec.errors import BatchError, ConfigError, ContextFullError
+from pyspec.llama.batch import NO_TOKEN, checked_rows
+from pyspec.llama.model import Model
 from pyspec.llama.vocab import Vocab
 
 
-def checked_prompt(prompt: str | Sequence[int], vocab: Vocab, n_ctx_seq: int) -> list[int]:
-    """Return the prompt's tokens, at least one.
+class Embeddings:
+    """Part of a prompt that is not text, such as an image projected elsewhere: one row for each position.
+
+    Args:
+        rows: Floats, [n, n_embd_inp of the target].
 
     Raises:
-        ConfigError: The prompt is empty or of the wrong type.
+        ConfigError: These are not rows of floats.
+
+    Attributes:
+        rows: The rows, [n][width].
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: npt.ArrayLike) -> None:
+        try:
+            self.rows = checked_rows(np.asarray(rows, np.float32))
+        except (BatchError, TypeError, ValueError) as error:
+            msg = f"rows must be an array of floats, [n, width]: {error}"
+            raise ConfigError(msg) from None
+        if not self.rows:
+            msg = "rows must have at least one row."
+            raise ConfigError(msg)
+
+
+PromptPart = str | Sequence[int] | Embeddings
+Prompt = str | Sequence[int] | Sequence[PromptPart]
+
+
+class CheckedPrompt(NamedTuple):
+    """A prompt as the target reads it.
+
+    Attributes:
+        tokens: One per position; ``NO_TOKEN`` where a row stands in its place.
+        rows: Position to row, [n_embd_inp].
+    """
+
+    tokens: list[int]
+    rows: Mapping[int, npt.NDArray[np.float32]]
+
+
+def checked_prompt(prompt: Prompt, model: Model, n_ctx_seq: int) -> CheckedPrompt:
+    """Return the prompt's tokens, at least one, and its rows.
+
+    Raises:
+        ConfigError: The prompt is empty, of the wrong type, or ends with a row.
         TokenError: A token id is outside the vocabulary.
         VocabError: The text cannot be tokenised.
         ContextFullError: The prompt does not fit.
     """
-    if isinstance(prompt, (str, bytes)):
-        tokens = vocab.tokenize(prompt, add_special=True, parse_special=True)
-        if not tokens and vocab.bos is not None:
-            tokens = [vocab.bos]
-    else:
-        tokens = list(vocab.check(prompt))
-    if not tokens:
-        msg = "The prompt is empty; give at least one token."
+    tokens: list[int] = []
+    rows: dict[int, npt.NDArray[np.float32]] = {}
+    for i, part in enumerate(_parts(prompt)):
+        if isinstance(part, Embeddings):
+            _check_width(part, model)
+            rows.update(enumerate(part.rows, len(tokens)))
+            tokens += [NO_TOKEN] * len(part.rows)
+        elif isinstance(part, str | bytes):
+            tokens += _tokenized(part, model.vocab, first=i == 0)
+        else:
+            tokens += model.vocab.check(part)
+    if not tokens or tokens[-1] == NO_TOKEN:
+        what = "is empty" if not tokens else "ends with a row of floats"
+        msg = f"The prompt {what}; give at least one token at its end."
         raise ConfigError(msg)
     if len(tokens) > n_ctx_seq:
         msg = f"The prompt has {len(tokens)} tokens; the context has room for {n_ctx_seq}. Use a larger n_ctx."
         raise ContextFullError(msg)
-    return tokens
+    return CheckedPrompt(tokens, rows)
+
+
+def _parts(prompt: Prompt) -> Sequence[PromptPart]:
+    """Return the parts of a prompt; text or token ids alone are one part."""
+    parts = None if isinstance(prompt, Embeddings) else as_list(prompt)
+    if parts is None:  # text, or what the vocabulary will refuse
+        return [cast("PromptPart", prompt)]
+    in_parts = any(isinstance(part, (str, Embeddings)) or as_list(part) is not None for part in parts)
+    return parts if in_parts else [parts]
+
+
+def _tokenized(text: str | bytes, vocab: Vocab, *, first: bool) -> list[int]:
+    tokens = list(vocab.tokenize(cast("str", text), add_special=first, parse_special=True))
+    return [vocab.bos] if first and not tokens and vocab.bos is not None else tokens
+
+
+def _check_width(part: Embeddings, model: Model) -> None:
+    width = len(part.rows[0])
+    if width != model.info.n_embd_inp:
+        msg = f"Embeddings have rows of width {width}; {model.path.name} reads rows of {model.info.n_embd_inp}."
+        raise ConfigError(msg)
 
 
 def checked_stops(stop: str | Sequence[str]) -> list[bytes]:
@@ -49,15 +122,3 @@ def checked_stops(stop: str | Sequence[str]) -> list[bytes]:
             msg = f"stop strings must be non-empty strings, not {text!r}."
             raise ConfigError(msg)
     return [text.encode("utf-8", errors="surrogatepass") for text in stops]
-
-
-def prefill(context: Context, tokens: Sequence[int], seq_id: int) -> None:
-    """Take tokens into an empty sequence, a physical batch at a time; no logits are wanted.
-
-    The pieces depend on the context's sizes only, so plain and speculative runs read a prompt alike.
-    """
-    batch = Batch()
-    for first in range(0, len(tokens), context.n_ubatch):
-        batch.clear()
-        batch.extend(tokens[first : first + context.n_ubatch], first, seq_id)
-        context.decode(batch)

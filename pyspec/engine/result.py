@@ -40,7 +40,7 @@ class Result:
         tokens: All emitted tokens, an end-of-generation token included.
         finish: Why it ended.
         prompt_tokens: The prompt.
-        sources: Where each token came from.
+        sources: Where each token came from; "unknown" for tokens of a round that raised after it committed them.
         top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
         seed: Seed of the random draws, None at temperature 0.
         stats: Counters of this generation.

@@ -22,12 +22,15 @@ from pyspec.errors import (
     TokenError,
     UnsupportedError,
 )
-from pyspec.llama.batch import Batch
+from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
+from pyspec.llama.hidden import HiddenStates
 from pyspec.llama.memory import Memory, RollbackKind
 from pyspec.llama.model import Model
 from pyspec.llama.rows import Rows
 
 _PADDING = 256  # cells
+_BORROWS_MEMORY = 2
+_ASSISTANT, _LENDER = "gemma4-assistant", "gemma4"
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -37,6 +40,8 @@ class Context:
     Args:
         model: The model; it must stay open.
         config: Sizes and types.
+        target: The context that a draft model borrows weights or memory from; it must stay open.
+        next_n: Run the model's next-n (MTP) layers instead of the model.
 
     Raises:
         ContextCreateError: It does not fit, or llama.cpp refused it; the message has the reason.
@@ -48,7 +53,14 @@ class Context:
         ...     best = context.decode(batch).argmax(0)
     """
 
-    def __init__(self, model: Model, config: ContextConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: ContextConfig | None = None,
+        *,
+        target: Context | None = None,
+        next_n: bool = False,
+    ) -> None:
         if not isinstance(model, Model):
             msg = f"model must be a Model, not {type(model).__name__}."
             raise ConfigError(msg)
@@ -56,11 +68,21 @@ class Context:
         if not isinstance(self.config, ContextConfig):
             msg = f"config must be a ContextConfig, not {type(self.config).__name__}."
             raise ConfigError(msg)
+        if target is not None:
+            if not isinstance(target, Context):
+                msg = f"target must be a Context, not {type(target).__name__}."
+                raise ConfigError(msg)
+            _refuse_to_lend(model, self.config, target)
         if model.config.vocab_only:
             msg = "This model was loaded with vocab_only; load it again without to make a context."
             raise ContextCreateError(msg)
         self.model = model
-        self.handle = native.create(model.handle, **_native_params(model, self.config))
+        self.handle: native.ContextHandle = native.create(
+            model.handle,
+            None if target is None else target.handle,
+            next_n=require_bool("next_n", next_n),
+            **_native_params(model, self.config),
+        )
         info = native.info(self.handle)
         # llama.cpp rounds sizes up; what was asked for is the limit all the same.
         asked = self.config.n_ctx or info.n_ctx
@@ -73,17 +95,25 @@ class Context:
         self.n_vocab: int = info.n_vocab
         self.n_outputs_max = self.config.n_outputs_max or self.n_batch
         self.has_memory = bool(info.has_memory)
-        self.n_decodes = 0
+        self.borrows_memory = info.borrows == _BORROWS_MEMORY
+        self.n_decodes: int = 0
         self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
         self._abort = native.AbortFlag(self.handle)
         self._n_rows_reserved = self.n_seq_max
         self._views: list[weakref.ref[npt.NDArray[np.float32]]] = []  # of the native buffer, as far as they are alive
+        if target is not None and self.borrows_memory:
+            target.handle.lengths.clear()  # llama.cpp emptied what is shared
         model.register(self)
 
     @property
     def memory(self) -> Memory:
         """The memory. It refers to the context and not the other way round, so a forgotten context goes at once."""
         return Memory(self)
+
+    @property
+    def hidden(self) -> HiddenStates:
+        """What the last decode kept of the layers' states."""
+        return HiddenStates(self)
 
     @property
     def fingerprint(self) -> str:
@@ -117,10 +147,32 @@ class Context:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
         lengths = {**self.handle.lengths, **ends}
-        best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs)
+        best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
         self.handle.lengths.update(lengths)
         self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
         return Rows(self, best, 0, batch.n_outputs)
+
+    def encode(self, rows: npt.NDArray[np.float32]) -> None:
+        """Run the encoder of a draft model over rows of features; ``hidden.next_n()`` then has its answers.
+
+        Args:
+            rows: At most ``n_ubatch`` rows, [n, width].
+
+        Raises:
+            BatchError: Too many rows, or rows of the wrong width.
+            DecodeError: The computation failed.
+        """
+        states = checked_rows(rows)
+        count = len(states)
+        if not 1 <= count <= self.n_ubatch:
+            msg = f"An encoder takes 1 to {self.n_ubatch} rows (n_ubatch), not {count}."
+            raise BatchError(msg)
+        self.n_decodes += 1
+        known = dict(self.handle.lengths)
+        first = self._length(0)  # llama.cpp wants positions that could follow, and does not use them
+        nothing, positions = [NO_TOKEN] * count, range(first, first + count)
+        native.decode(self.handle, nothing, positions, [(0,)] * count, [True] * count, states, encode=True)
+        self.handle.lengths.update(known)
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask a decode in progress to stop, or take the request back. Any thread may call this."""
@@ -166,7 +218,7 @@ class Context:
         Returns:
             What ``_check_batch`` would; None when there is more to look at.
         """
-        if type(batch) is not Batch:
+        if type(batch) is not Batch or batch.states:
             return None
         for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
             if type(part) is not list or len(part) != 1:
@@ -185,30 +237,35 @@ class Context:
             msg = f"batch must be a Batch, not {type(batch).__name__}."
             raise BatchError(msg)
         n_entries = len(batch.tokens) if isinstance(batch.tokens, list) else 0
-        for part in (batch.positions, batch.seq_ids, batch.outputs):
+        for part in (batch.positions, batch.seq_ids, batch.outputs, batch.states or batch.tokens):
             if not isinstance(part, list) or len(part) != n_entries:
                 n_entries = -1
         n_outputs, n_silent = batch.outputs.count(True), batch.outputs.count(False)
         if n_entries < 0 or n_outputs != batch.n_outputs or n_outputs + n_silent != n_entries:
-            msg = "The lists of the batch do not match each other; fill it with add() and extend()."
+            msg = "The lists of the batch do not match each other, or only some entries have a row; fill it with add()."
             raise BatchError(msg)
         if not 1 <= n_entries <= self.n_batch:
             msg = f"A batch must have 1 to {self.n_batch} entries (n_batch), not {n_entries}."
             raise BatchError(msg)
+        checked_rows(batch.states)
         if batch.n_outputs > self.n_outputs_max:
             msg = f"{batch.n_outputs} logits rows are wanted; at most {self.n_outputs_max} fit (n_outputs_max)."
             raise BatchError(msg)
+        self._require_decoder()
+        return self._check_entries(batch)
+
+    def _require_decoder(self) -> None:
         if not self.model.info.has_decoder:
             msg = f"{self.model.path.name} is an encoder; it cannot generate."
             raise UnsupportedError(msg)
-        return self._check_entries(batch)
 
     def _check_entries(self, batch: Batch) -> dict[int, int]:
         """Check each token, and that each sequence goes on where it ends. One pass: this runs for every token."""
         n_vocab = self.n_vocab
         ends: dict[int, int] = {}
         for i, token in enumerate(batch.tokens):
-            if type(token) is not int or not 0 <= token < n_vocab:
+            legal = type(token) is int and (0 <= token < n_vocab or (token == NO_TOKEN and bool(batch.states)))
+            if not legal:
                 msg = f"Entry {i} has the token {token!r}; the vocabulary has the ids 0 to {n_vocab - 1}."
                 raise TokenError(msg)
             position = batch.positions[i]
@@ -217,7 +274,8 @@ class Context:
                 if type(position) is not int or position != end:
                     msg = f"Entry {i} is at position {position!r} of sequence {seq_id}; its next position is {end}."
                     raise PositionError(msg)
-                ends[seq_id] = end + 1
+                if not self.borrows_memory:  # there, entries are read beside what the target holds, and not kept
+                    ends[seq_id] = end + 1
         for seq_id, end in ends.items():
             if end > self.n_ctx_seq:
                 msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {self.n_ctx_seq}."
@@ -237,8 +295,12 @@ class Context:
     def _length(self, seq_id: int) -> int:
         if not self.has_memory:
             return 0
-        known = self.handle.lengths.get(seq_id)
+        known = None if self.borrows_memory else self.handle.lengths.get(seq_id)
         return native.memory_range(self.handle, seq_id)[1] + 1 if known is None else known
+
+    def rows_may_move(self) -> None:
+        """Note that the next decode lays out its buffer anew, whatever the number of rows."""
+        self._n_rows_reserved = 0
 
     def _forbid_moving_rows(self, n_rows: int) -> None:
         """A decode with more rows than ever before moves the buffer, which would leave views dangling."""
@@ -252,6 +314,23 @@ class Context:
     def __copy__(self) -> Context:
         msg = "A context cannot be copied; make another one of the same model, or save its state."
         raise TypeError(msg)
+
+
+def _refuse_to_lend(model: Model, config: ContextConfig, target: Context) -> None:
+    """Refuse what llama.cpp would take and die of, or read wrongly: a memory that is shared must be laid out alike."""
+    if model.info.architecture != _ASSISTANT:
+        return
+    if target.model.info.architecture != _LENDER:
+        msg = f"{model.path.name} reads the memory of a {_LENDER} target; {target.model.path.name} is another model."
+        raise UnsupportedError(msg)
+    for name in ("n_seq_max", "kv_unified", "flash_attn"):
+        own, lent = getattr(config, name), getattr(target.config, name)
+        if own != lent:
+            msg = f"{model.path.name} reads the target's memory, so {name} must be the target's {lent!r}, not {own!r}."
+            raise ConfigError(msg)
+    if any(target.memory.length(seq_id) for seq_id in range(target.n_seq_max)):
+        msg = f"The target's memory must be empty when {model.path.name} begins to share it."
+        raise PositionError(msg)
 
 
 def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:
@@ -270,7 +349,7 @@ def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:
         "n_batch": config.n_batch,
         "n_ubatch": config.n_ubatch,
         "n_seq_max": config.n_seq_max,
-        "n_rs_seq": 0,
+        "n_rs_seq": config.n_rs_seq,
         "n_outputs_max": config.n_outputs_max,
         "n_outputs_max_per_seq": 0,
         "n_threads": n_threads,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pyspec._native import Handle
 from pyspec._native import contexts as native
 from pyspec.config import MAX_INT32, as_index, require_int
-from pyspec.errors import PositionError, RollbackError, SequenceError, UnsupportedError
+from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
 
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
@@ -20,6 +21,25 @@ class RollbackKind(enum.Enum):
     TRIM = "trim"  # any suffix can be dropped
     BOUNDED = "bounded"  # a suffix of at most n_rs_seq positions
     WHOLE = "whole"  # only everything
+
+
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what cannot be trimmed, such as a recurrent state
+
+
+class Checkpoint(NamedTuple):
+    """What a memory cannot drop of one sequence, saved to return to; small, because the rest is trimmed.
+
+    Attributes:
+        length: Positions that were held.
+        data: The native state.
+        owner: The context's handle; a checkpoint is good for nothing else.
+        seq_id: The sequence.
+    """
+
+    length: int
+    data: bytes
+    owner: Handle
+    seq_id: int
 
 
 class Memory:
@@ -58,6 +78,38 @@ class Memory:
         left = self.length(sequence)
         if left != keep:
             msg = f"Sequence {sequence} ends at position {left} after it was trimmed from {held} to {keep}."
+            raise RollbackError(msg)
+
+    def checkpoint(self, seq_id: int) -> Checkpoint:
+        """Save what ``trim`` could not take back. The checkpoint is good until the sequence is cleared.
+
+        Raises:
+            StateError: It cannot be saved.
+        """
+        sequence = self.checked(seq_id)
+        length, handle = self.length(sequence), self._context.handle
+        data = native.state_save(handle, sequence, _PARTIAL) if length else b""
+        return Checkpoint(length, data, handle, sequence)
+
+    def restore(self, seq_id: int, checkpoint: Checkpoint) -> None:
+        """Return to a checkpoint of this sequence: positions after it are dropped.
+
+        Raises:
+            ConfigError: It is no checkpoint of this sequence.
+            StateError, RollbackError: It does not fit; the sequence must be cleared.
+        """
+        sequence = self.checked(seq_id)
+        if not isinstance(checkpoint, Checkpoint) or checkpoint[2:] != (self._context.handle, sequence):
+            msg = f"checkpoint must be one of sequence {sequence} of this context, not {checkpoint!r}."
+            raise ConfigError(msg)
+        if not checkpoint.length:
+            self.clear(sequence)
+            return
+        native.state_load(self._context.handle, sequence, _PARTIAL, checkpoint.data)
+        native.memory_remove(self._context.handle, sequence, checkpoint.length, -1)
+        left = self.length(sequence)
+        if left != checkpoint.length:
+            msg = f"Sequence {sequence} ends at position {left} after its checkpoint at {checkpoint.length}."
             raise RollbackError(msg)
 
     def remove(self, seq_id: int, begin: int, end: int) -> None:
@@ -154,6 +206,21 @@ class Memory:
         if context.rollback_kind is None:
             context.rollback_kind = self._probe()
         return context.rollback_kind
+
+    @property
+    def bound(self) -> int:
+        """The most positions that a bounded memory can drop."""
+        return self._context.n_rs_seq
+
+    @property
+    def one_ubatch(self) -> bool:
+        """Whether positions can only be dropped again when they were computed at once.
+
+        Snapshots of a recurrent state and a sliding window that keeps nothing else are both moved on by each
+        physical batch.
+        """
+        windowed = self._context.model.info.n_swa > 0 and not self._context.config.swa_full
+        return windowed or self._context.n_rs_seq > 0
 
     @property
     def _keeps_state(self) -> bool:

@@ -59,6 +59,8 @@ class ModelInfo:
         n_params: Number of weights.
         n_ctx_train: Tokens of context it was trained for.
         n_embd: Width.
+        n_embd_inp: Width of a row that stands in place of a token.
+        n_embd_out: Width of the state before the output norm.
         n_layer: Layers, without next-n layers.
         n_layer_nextn: Next-n (MTP) layers.
         n_head: Attention heads.
@@ -69,6 +71,8 @@ class ModelInfo:
         is_recurrent: Its memory is a recurrent state.
         is_hybrid: Its memory is partly a recurrent state.
         is_diffusion: It is a diffusion model.
+        target_layers: For a draft model that is fed by a target: the layers whose inputs it reads.
+        selector_top_k: For DFlash2: candidates per row of its lattice; 0 for any other model.
     """
 
     description: str
@@ -78,6 +82,8 @@ class ModelInfo:
     n_params: int
     n_ctx_train: int
     n_embd: int
+    n_embd_inp: int
+    n_embd_out: int
     n_layer: int
     n_layer_nextn: int
     n_head: int
@@ -88,6 +94,8 @@ class ModelInfo:
     is_recurrent: bool
     is_hybrid: bool
     is_diffusion: bool
+    target_layers: tuple[int, ...]
+    selector_top_k: int
 
 
 class Model:
@@ -148,6 +156,13 @@ class Model:
             msg = f"name must be the name of a template, not {name!r}."
             raise ConfigError(msg)
         return native.chat_template(self.handle, name)
+
+    def has_tensor(self, name: str) -> bool:
+        """Return whether the file holds a tensor of this name, such as "token_embd.weight"."""
+        if not isinstance(name, str) or not name.isprintable():
+            msg = f"name must be the name of a tensor, not {name!r}."
+            raise ConfigError(msg)
+        return native.has_tensor(self.handle, name)
 
     def close(self) -> None:
         """Close the model and every context made from it. May be called again."""
@@ -247,6 +262,8 @@ def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
         n_params=raw.n_params,
         n_ctx_train=raw.n_ctx_train,
         n_embd=raw.n_embd,
+        n_embd_inp=raw.n_embd_inp,
+        n_embd_out=raw.n_embd_out,
         n_layer=raw.n_layer,
         n_layer_nextn=raw.n_layer_nextn,
         n_head=raw.n_head,
@@ -257,6 +274,8 @@ def _info(handle: Handle, metadata: Mapping[str, str]) -> ModelInfo:
         is_recurrent=bool(raw.is_recurrent),
         is_hybrid=bool(raw.is_hybrid),
         is_diffusion=bool(raw.is_diffusion),
+        target_layers=native.target_layers(handle),
+        selector_top_k=raw.selector_top_k,
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from pyspec.speculation.accept import AcceptRule, MatchRule, Verdict
 from pyspec.speculation.draft import (
     NO_DRAFT,
+    Candidates,
     Draft,
     Drafter,
     DraftRequest,
@@ -36,6 +37,7 @@ from pyspec.speculation.target import Target, TargetMemory, TargetRows
 __all__ = [
     "NO_DRAFT",
     "AcceptRule",
+    "Candidates",
     "Draft",
     "DraftRequest",
     "Drafter",

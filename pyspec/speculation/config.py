@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspec.config import as_list
+from pyspec.config import as_list, require_int
 from pyspec.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspec.llama.model import Model
+from pyspec.llama.model import Model
+from pyspec.speculation.detection import drafter_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,8 @@ class Speculation:
         draft_model: The draft model, for drafters that have one.
         options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
         rule: How drafts are accepted: "match".
+        n_snapshots: Snapshots of a recurrent or hybrid target's state, for dropping as many rejected tokens. None
+            takes as many as the longest draft, as far as memory allows; longer drafts then cost a checkpoint.
 
     Raises:
         ConfigError: Something is not of this form.
@@ -36,10 +37,10 @@ class Speculation:
     draft_model: Model | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rule: str = "match"
+    n_snapshots: int | None = None
 
     def __post_init__(self) -> None:
-        suitable = "none" if self.draft_model is None else "draft-simple"
-        object.__setattr__(self, "types", _parsed_types(suitable if self.types is None else self.types))
+        object.__setattr__(self, "types", _parsed_types(self._suitable() if self.types is None else self.types))
         if not isinstance(self.rule, str) or self.rule != "match":
             msg = f'rule must be "match", not {self.rule!r}.'
             raise ConfigError(msg)
@@ -48,10 +49,19 @@ class Speculation:
         ):
             msg = f"options must map drafter names to their options, not {self.options!r}."
             raise ConfigError(msg)
+        if self.n_snapshots is not None:
+            require_int("n_snapshots", self.n_snapshots, 0, 1 << 16)
         unused = [name for name in self.options if name not in self.names]
         if unused:
             msg = f"options are given for {', '.join(unused)}, but the drafters are {', '.join(self.names) or 'none'}."
             raise ConfigError(msg)
+
+    def _suitable(self) -> str:
+        """Return the drafter that the draft model is made for; who it is not a model hears that from the engine."""
+        draft_model = self.draft_model
+        if draft_model is None:
+            return "none"
+        return drafter_for(draft_model) if isinstance(draft_model, Model) else "draft-simple"
 
     @property
     def names(self) -> tuple[str, ...]:

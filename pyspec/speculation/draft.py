@@ -5,7 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.speculation.target import TargetHidden
 
 TokenView = Sequence[int]
 """Read-only tokens; the engine passes its own list, so nothing is copied per round."""
@@ -44,6 +49,24 @@ class DraftRequest:
     seed: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """A truncated distribution over tokens; every other token has probability 0.
+
+    Attributes:
+        tokens: Ids, [k].
+        probs: Their probabilities, [k]; they sum to 1.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    probs: npt.NDArray[np.float64]
+
+    def draw(self, number: float) -> int:
+        """Return the token that a number in [0, 1) falls on."""
+        at = int(np.searchsorted(self.probs.cumsum(), number, side="right"))
+        return int(self.tokens[min(at, len(self.tokens) - 1)])
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """An answer: the tokens proposed; empty means "not me".
@@ -54,22 +77,54 @@ class Draft:
     """
 
     tokens: Sequence[int] = ()
-    probs: Sequence[Any] | None = None
+    probs: Sequence[Candidates] | None = None
+
+
+class Span(NamedTuple):
+    """Entries of a batch that belong to one sequence and follow each other.
+
+    Attributes:
+        seq_id: The sequence.
+        first: Number of the first entry.
+        end: Number after the last one.
+    """
+
+    seq_id: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedBatch:
-    """What the target has just evaluated.
+    """What the target has just evaluated; good during the call that receives it.
+
+    Entries of a later batch at the same positions replace these: a draft that was not accepted, for example.
 
     Attributes:
-        tokens: Token per entry.
+        tokens: Token per entry, ``NO_TOKEN`` where an embedding stands in its place.
         positions: Position per entry.
         seq_ids: Sequences per entry.
+        hidden: The target's hidden states, one row per entry, as far as the drafter asked the target to keep them.
     """
 
     tokens: Sequence[int]
     positions: Sequence[int]
     seq_ids: Sequence[tuple[int, ...]]
+    hidden: TargetHidden | None = None
+
+    def spans(self) -> list[Span]:
+        """Return the runs of entries per sequence, in batch order."""
+        spans: list[Span] = []
+        last: dict[int, int] = {}  # sequence to its newest span
+        for i, sequences in enumerate(self.seq_ids):
+            for seq_id in sequences:
+                at = last.get(seq_id)
+                if at is not None and spans[at].end == i:
+                    spans[at] = spans[at]._replace(end=i + 1)
+                else:
+                    last[seq_id] = len(spans)
+                    spans.append(Span(seq_id, i, i + 1))
+        return spans
 
 
 class Drafter(Protocol):
@@ -77,7 +132,9 @@ class Drafter(Protocol):
 
     Order of calls per sequence: ``begin``, then any number of ``draft``, each followed by ``accept`` when the
     target decided, or by nothing when the round was undone. A drafter may also have ``discard(seq_id)``, which is
-    called then; one that keeps a model's memory uses it to drop what it decoded for that draft.
+    called then; one that keeps a model's memory uses it to drop what it decoded for that draft. It may have
+    ``embed(seq_id, rows)``, called before ``begin`` when rows of floats stand in place of some prompt tokens, which
+    then are ``NO_TOKEN``: ``rows`` has them by position.
 
     Attributes:
         name: Such as "ngram-simple".
@@ -106,11 +163,11 @@ class Drafter(Protocol):
         ...
 
     def save_state(self, seq_id: int) -> bytes | None:
-        """Return what must be saved with the sequence, or None."""
+        """Return what must be saved with the sequence between two rounds, or None when its tokens suffice."""
         ...
 
     def load_state(self, seq_id: int, state: bytes) -> None:
-        """Take back what ``save_state`` returned."""
+        """Take back what ``save_state`` returned; this takes the place of ``begin``."""
         ...
 
     def close(self) -> None:
@@ -135,6 +192,11 @@ class Proposer(Protocol):
     @property
     def n_max(self) -> int:
         """The longest draft it may return; 0 for plain decoding."""
+        ...
+
+    @property
+    def needs(self) -> Needs:
+        """What its drafters read from the target; ``observe`` is called when it is not nothing."""
         ...
 
     def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal]:

@@ -1,14 +1,22 @@
 """Leaving a round with everything at the committed length, whatever happened in it.
 
-What a round changes, and what takes it back when the round is not kept:
+How positions that were decoded for nothing go, by the kind of memory:
 
-====================  ==================================================
-target memory         trimmed to the committed length
+=======  =============================================================================================
+trim     they are dropped
+bounded  they are dropped, as long as they are at most ``bound``; else as below
+whole    a checkpoint, taken before the decode, is restored. The decided tokens after it are missing
+         then (``Sequence.lag``); they go in front of the next decode, and nothing is decided again
+=======  =============================================================================================
+
+What else a round changes, and what takes it back when the round is not kept:
+
+====================  ==========================================================================
 drafter, draft model  ``discard``, which trims the draft model's memory
 sampler               restored from what was saved before
 text and its length   rewound
 history, pending      put back
-====================  ==================================================
+====================  ==========================================================================
 
 A sequence whose outcome was kept stays kept, also when a later one of the same round fails.
 """
@@ -16,42 +24,80 @@ A sequence whose outcome was kept stays kept, also when a later one of the same 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pyspec.errors import ContextError
+from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.draft import Proposer
 from pyspec.speculation.sequence import Sequence
-from pyspec.speculation.target import Target
+from pyspec.speculation.target import Target, TargetMemory
 
 if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
+    from pyspec.speculation.verify import Asked
+
+_logger = logging.getLogger(__name__)
+
+
+def way_back(memory: TargetMemory, n_dropped: int) -> str:
+    """Return how a memory gives up its newest positions: "none", "trim", "bounded" or "replay"."""
+    if n_dropped == 0:
+        return "none"
+    kind = memory.rollback
+    if kind is RollbackKind.TRIM:
+        return "trim"
+    return "bounded" if kind is RollbackKind.BOUNDED and n_dropped <= memory.bound else "replay"
 
 
 class RollbackPoint:
     """The state of the sequences before a round; leaving the ``with`` block undoes whatever was not kept.
 
     Raises:
-        RollbackError: On leaving: the target's memory cannot drop what has to go.
+        RollbackError: From ``keep``: the target's memory cannot drop what has to go.
     """
 
-    __slots__ = ("_open", "_proposer", "_target")
+    __slots__ = ("_decoding", "_open", "_proposer", "_target")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
         self._target = target
         self._proposer = proposer
-        self._open = [_Before(sequence) for sequence in sequences]
+        self._decoding = False
+        self._open = {sequence.seq_id: _Before(sequence) for sequence in sequences}
+
+    def prepare(self, asked: SequenceOf[Asked]) -> None:
+        """Save a checkpoint of each memory that could not drop its whole draft otherwise; the decode comes next."""
+        memory = self._target.memory
+        for sequence, proposal in asked:
+            n_drafted = len(proposal.draft.tokens)
+            if n_drafted and sequence.checkpoint is None and way_back(memory, n_drafted) == "replay":
+                sequence.checkpoint = memory.checkpoint(sequence.seq_id)
+        self.expect_decode()
+
+    def expect_decode(self) -> None:
+        """From here on memory may change."""
+        self._decoding = True
 
     def keep(self, outcomes: SequenceOf[Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted."""
+        memory = self._target.memory
         for outcome in outcomes:
-            before = self._open[0]
+            before = self._open[outcome.seq_id]
             sequence = before.sequence
-            if outcome.rollback != "none":
-                self._target.memory.trim(sequence.seq_id, sequence.n_committed + 1 + outcome.n_accepted)
+            length = sequence.n_committed + 1 + outcome.n_accepted
+            if outcome.rollback == "replay":
+                memory.restore(sequence.seq_id, sequence.checkpoint)
+                length = sequence.checkpoint.length
+            else:
+                sequence.checkpoint = None  # memory moved on
+                if outcome.rollback != "none":
+                    memory.trim(sequence.seq_id, length)
             sequence.commit(outcome.emitted)
-            self._open.pop(0)  # from here on this sequence is not undone
+            sequence.lag = sequence.n_committed - length
+            del self._open[outcome.seq_id]  # from here on this sequence is not undone
             if outcome.proposal.draft.tokens:
                 self._proposer.accept(sequence.seq_id, outcome.proposal, outcome.n_accepted)
 
@@ -65,15 +111,39 @@ class RollbackPoint:
         if not self._open:
             return
         steps: list[Callable[[], object]] = []
-        for before in self._open:
-            seq_id = before.sequence.seq_id
+        for before in self._open.values():
             steps += [
                 before.put_back,
-                functools.partial(self._proposer.discard, seq_id),
-                functools.partial(self._target.memory.trim, seq_id, before.n_committed),
+                functools.partial(self._proposer.discard, before.sequence.seq_id),
+                functools.partial(self._take_back, before),
             ]
         self._open.clear()
         run_all(steps)
+
+    def _take_back(self, before: _Before) -> None:
+        """Return memory to where it was, or else empty it, so that the next round reads the history again."""
+        sequence, memory = before.sequence, self._target.memory
+        seq_id, held = sequence.seq_id, memory.length(sequence.seq_id)
+        known = sequence.n_committed - sequence.lag
+        # Snapshots of a decode that failed may be anything, although positions look right.
+        in_doubt = self._decoding and memory.rollback is RollbackKind.BOUNDED
+        if held == known and not in_doubt:
+            return
+        try:
+            if sequence.checkpoint is not None:
+                memory.restore(seq_id, sequence.checkpoint)
+                known = sequence.checkpoint.length
+            elif memory.rollback is RollbackKind.TRIM and held >= known:
+                memory.trim(seq_id, known)
+            else:
+                known = 0
+        except ContextError:
+            known = 0
+        if known == 0:
+            _logger.debug("Sequence %d is read again: its memory of %d positions is in doubt.", seq_id, held)
+            memory.clear(seq_id)
+            sequence.checkpoint = None
+        sequence.lag = sequence.n_committed - known
 
 
 class _Before:

@@ -19,10 +19,12 @@ from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import NO_DRAFT, DraftRequest, Proposal, Proposer
 from pyspec.speculation.ending import Finish
-from pyspec.speculation.rollback import RollbackPoint
+from pyspec.speculation.rollback import RollbackPoint, way_back
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
-from pyspec.speculation.verify import verify
+from pyspec.speculation.verify import Asked, catch_up, decodes, verify
+
+_MOST_LAG = 16  # decided tokens to decode again in front of a draft; more of them get a pass of their own
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class Outcome(NamedTuple):
         emitted: The accepted tokens and the recovered or bonus token.
         finish: Why the sequence ends with the last emitted token, or None.
         rule: Name of the rule.
-        rollback: "none" or "trim".
+        rollback: How rejected tokens left memory: "none", "trim", "bounded" or "replay"; see ``rollback``.
         top: Per emitted token the largest logits of its row as (token, logit), best first; empty unless asked.
         seconds: Per stage, and "total"; shared by all sequences of the round.
     """
@@ -92,26 +94,30 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     Returns:
         One outcome per sequence, in their order.
     """
-    seconds: dict[str, float] = {}
-    began = perf_counter()
+    clock = _Clock()
+    outcomes: dict[int, Outcome] = {}
     with RollbackPoint(batch.sequences, target, proposer) as point:
-        proposals = propose(batch, proposer, target)
-        drafted = perf_counter()
-        rows = verify(target, batch, proposals)
-        verified = perf_counter()
-        outcomes = [
-            _decide(rule, sequence, proposal, own_rows, seconds)
-            for sequence, proposal, own_rows in zip(batch.sequences, proposals, rows, strict=True)
-        ]
-        decided = perf_counter()
-        point.keep(outcomes)
-    ended = perf_counter()
-    seconds["draft"] = drafted - began
-    seconds["verify"] = verified - drafted
-    seconds["accept"] = decided - verified
-    seconds["rollback"] = ended - decided
-    seconds["total"] = ended - began
-    return outcomes
+        for sequence in _far_behind(batch, target):
+            point.expect_decode()
+            catch_up(target, batch.buffer, sequence, proposer)
+        clock.lap("rollback")
+        asked = list(zip(batch.sequences, propose(batch, proposer, target), strict=True))
+        clock.lap("draft")
+        point.prepare(asked)
+        clock.lap("rollback")
+        for together in decodes(target, asked):
+            rows = verify(target, batch.buffer, together, proposer)
+            clock.lap("verify")
+            decided = [
+                _decide(rule, one, own_rows, target, clock.seconds)
+                for one, own_rows in zip(together, rows, strict=True)
+            ]
+            clock.lap("accept")
+            point.keep(decided)
+            clock.lap("rollback")
+            outcomes.update((outcome.seq_id, outcome) for outcome in decided)
+    clock.stop()
+    return [outcomes[sequence.seq_id] for sequence in batch.sequences]
 
 
 def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Proposal]:
@@ -137,6 +143,19 @@ def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Propo
     return [answers.get(sequence.seq_id, NO_DRAFT) for sequence in batch.sequences]
 
 
+def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
+    """Return the sequences whose memory lacks more than can go in front of a draft."""
+    share = target.n_batch // len(batch.sequences) - 1
+    if target.memory.one_ubatch:
+        share = min(share, target.n_ubatch - 1)
+    most = min(_MOST_LAG, share)
+    return [
+        sequence
+        for sequence in batch.sequences
+        if sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag)
+    ]
+
+
 def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
     """Return the most tokens that may be drafted for a sequence now.
 
@@ -144,14 +163,15 @@ def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
     may still be emitted, and this sequence's share of the batch and of the logits rows.
     """
     context_left = target.n_ctx_seq - sequence.n_committed - 1
-    share = min(target.n_batch, target.n_outputs_max) // n_sequences - 1
-    return min(context_left, sequence.ending.remaining - 1, share)
+    share = min(target.n_batch // n_sequences - sequence.lag, target.n_outputs_max // n_sequences)
+    if target.memory.one_ubatch:
+        share = min(share, target.n_ubatch - sequence.lag)
+    return min(context_left, sequence.ending.remaining - 1, share - 1)
 
 
-def _decide(
-    rule: AcceptRule, sequence: Sequence, proposal: Proposal, rows: TargetRows, seconds: dict[str, float]
-) -> Outcome:
+def _decide(rule: AcceptRule, one: Asked, rows: TargetRows, target: Target, seconds: dict[str, float]) -> Outcome:
     """Let the rule decide about one sequence's draft."""
+    sequence, proposal = one
     emitted, finish = rule.accept(proposal.draft, rows, sequence)
     n_accepted = len(emitted) - 1
     return Outcome(
@@ -163,7 +183,7 @@ def _decide(
         emitted=emitted,
         finish=finish,
         rule=rule.name,
-        rollback="trim" if n_accepted < len(proposal.draft.tokens) else "none",
+        rollback=way_back(target.memory, len(proposal.draft.tokens) - n_accepted),
         top=_top(rows, len(emitted), sequence.n_top) if sequence.n_top else (),
         seconds=seconds,
     )
@@ -173,3 +193,22 @@ def _top(rows: TargetRows, n_emitted: int, n_top: int) -> tuple[tuple[tuple[int,
     """Return the largest logits of the rows that decided."""
     largest = (rows.top_k(i, n_top) for i in range(n_emitted))
     return tuple(tuple(zip(tokens.tolist(), logits.tolist(), strict=True)) for tokens, logits in largest)
+
+
+class _Clock:
+    """Seconds per stage of a round."""
+
+    __slots__ = ("_began", "_last", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = {"draft": 0.0, "verify": 0.0, "accept": 0.0, "rollback": 0.0, "total": 0.0}
+        self._began = self._last = perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Count the time since the last lap."""
+        now = perf_counter()
+        self.seconds[stage] += now - self._last
+        self._last = now
+
+    def stop(self) -> None:
+        self.seconds["total"] = perf_counter() - self._began

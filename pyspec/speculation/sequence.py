@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as TokenSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from pyspec.speculation.ending import Ending
 
@@ -42,6 +46,10 @@ class Sequence:
         temperature: For drafters that sample.
         seed: For drafters that sample.
         n_top: How many of the largest logits to report per emitted token.
+        lag: The newest committed tokens that memory does not hold: before the prompt was read all, and after a
+            checkpoint was restored those decided since. The next decode starts with them.
+        checkpoint: The target's memory as it is now, when a checkpoint of it is at hand.
+        rows: Position to the row of floats, [n_embd_inp], that stands there in place of a token.
     """
 
     seq_id: int
@@ -52,6 +60,9 @@ class Sequence:
     temperature: float = 0.0
     seed: int | None = None
     n_top: int = 0
+    lag: int = 0
+    checkpoint: Any = None
+    rows: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def n_committed(self) -> int:

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
 
 
+_STAGES = ("begin", "observe", "draft", "accept")
+
+
 @dataclass(slots=True)
 class DrafterStats:
     """Counters of one drafter.
 
     Attributes:
         n_begin: Requests it heard of.
+        n_stepped_aside: Requests it cannot draft for, because a part of their prompt is not text.
         n_asked: Requests for a draft.
         n_drafts: Drafts of it that were verified.
         n_drafts_accepted: Drafts with at least one accepted token.
@@ -24,10 +28,11 @@ class DrafterStats:
         n_model_tokens: Tokens its draft model evaluated.
         drafted_at: Per draft position, drafts that were at least that long.
         accepted_at: Per draft position, accepted tokens.
-        seconds: In "begin", "draft" and "accept".
+        seconds: In "begin", "observe", "draft" and "accept".
     """
 
     n_begin: int = 0
+    n_stepped_aside: int = 0
     n_asked: int = 0
     n_drafts: int = 0
     n_drafts_accepted: int = 0
@@ -36,7 +41,7 @@ class DrafterStats:
     n_model_tokens: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: {"begin": 0.0, "draft": 0.0, "accept": 0.0})
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
 
     def count(self, n_drafted: int, n_accepted: int) -> None:
         """Count one verified draft."""
@@ -65,6 +70,7 @@ class DrafterStats:
         """Return counters and rates for JSON."""
         return {
             "n_begin": self.n_begin,
+            "n_stepped_aside": self.n_stepped_aside,
             "n_asked": self.n_asked,
             "n_drafts": self.n_drafts,
             "n_drafts_accepted": self.n_drafts_accepted,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +47,47 @@ class TargetMemory(Protocol):
         """Drop a whole sequence, or all; never fails."""
         ...
 
+    def checkpoint(self, seq_id: int) -> Any:
+        """Save what ``trim`` cannot take back; the result has a ``length``."""
+        ...
+
+    def restore(self, seq_id: int, checkpoint: Any) -> None:
+        """Return to a checkpoint, dropping the positions after it."""
+        ...
+
     @property
     def rollback(self) -> RollbackKind:
         """How this memory rolls back."""
+        ...
+
+    @property
+    def bound(self) -> int:
+        """The most positions that a bounded memory can drop."""
+        ...
+
+    @property
+    def one_ubatch(self) -> bool:
+        """Whether positions can only be dropped again when they were computed at once."""
+        ...
+
+
+class TargetHidden(Protocol):
+    """Hidden states of the last decode, for drafters that are fed by the target; one row per entry."""
+
+    def keep_layer_inputs(self, layers: Iterable[int]) -> None:
+        """Let decodes keep the inputs of layers."""
+        ...
+
+    def keep_next_n(self, which: Literal["none", "wanted", "all"]) -> None:
+        """Let decodes keep the state before the output norm."""
+        ...
+
+    def layer_inputs(self, layers: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return the inputs of layers side by side, [n_entries, len(layers) * n_embd]."""
+        ...
+
+    def next_n(self) -> npt.NDArray[np.float32]:
+        """Return the states before the output norm, [n_entries, n_embd_out]."""
         ...
 
 
@@ -61,6 +100,11 @@ class Target(Protocol):
         ...
 
     @property
+    def hidden(self) -> TargetHidden:
+        """Its hidden states."""
+        ...
+
+    @property
     def n_ctx_seq(self) -> int:
         """Tokens that one sequence may hold."""
         ...
@@ -68,6 +112,11 @@ class Target(Protocol):
     @property
     def n_batch(self) -> int:
         """Tokens in one decode."""
+        ...
+
+    @property
+    def n_ubatch(self) -> int:
+        """Tokens computed at once."""
         ...
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from pyspec._native import library_info
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
+from pyspec.speculation.draft import Candidates
 from pyspec.speculation.round import Outcome
 
 VERSION = 1
@@ -98,6 +100,13 @@ def _named_infinities(biases: dict[int, float]) -> dict[int, float | str]:
     return {token: bias if math.isfinite(bias) else str(bias) for token, bias in biases.items()}
 
 
+def _candidates(probs: Sequence[Candidates] | None) -> list[list[list[float]]] | None:
+    """Return per draft token the pairs of token and probability that it was drawn from."""
+    if probs is None:
+        return None
+    return [[list(pair) for pair in zip(each.tokens.tolist(), each.probs.tolist(), strict=True)] for each in probs]
+
+
 def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
     """Return the trace line of a round."""
     proposal = outcome.proposal
@@ -109,7 +118,7 @@ def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
         "pending": outcome.pending,
         "drafter": proposal.drafter,
         "draft": list(proposal.draft.tokens),
-        "draft_probs": None if proposal.draft.probs is None else list(proposal.draft.probs),
+        "draft_probs": _candidates(proposal.draft.probs),
         "accepted": outcome.n_accepted,
         "emitted": list(outcome.emitted),
         "rule": outcome.rule,

@@ -12,7 +12,7 @@ import pytest
 from pyspec.drafters import Chain
 from pyspec.drafters.nothing import NoDrafter
 from pyspec.errors import DrafterError
-from pyspec.speculation.draft import NO_DRAFT, Draft, DraftRequest, EvaluatedBatch, Needs, TokenView
+from pyspec.speculation.draft import NO_DRAFT, Candidates, Draft, DraftRequest, EvaluatedBatch, Needs, TokenView
 from tests.fakes import InjectedError
 
 
@@ -101,9 +101,10 @@ def test_each_hears_whose_draft_was_verified() -> None:
 
 
 def test_a_draft_is_cut_to_the_budget_with_its_probabilities() -> None:
-    chain = Chain([Says("first", {0: Draft((5, 6, 7), ("a", "b", "c")), 1: Draft((5, 6, 7))})])
+    probs = [Candidates(np.array([token], np.int32), np.ones(1)) for token in (5, 6, 7)]
+    chain = Chain([Says("first", {0: Draft((5, 6, 7), probs), 1: Draft((5, 6, 7))})])
     with_probs, without = chain.propose([request(0, budget=2), request(1, budget=1)])
-    assert (with_probs.draft.tokens, with_probs.draft.probs) == ((5, 6), ("a", "b"))
+    assert (with_probs.draft.tokens, with_probs.draft.probs) == ((5, 6), probs[:2])
     assert (without.draft.tokens, without.draft.probs) == ((5,), None)
     (whole,) = chain.propose([request(0, budget=3)])
     assert whole.draft.tokens == (5, 6, 7)
@@ -192,7 +193,7 @@ def test_seconds_and_model_tokens_are_counted() -> None:
     chain.accept(0, proposal, 0)
     stats = chain.stats["modelled"]
     assert stats.n_model_tokens == 11
-    assert all(seconds > 0.0 for seconds in stats.seconds.values())
+    assert all(stats.seconds[stage] > 0.0 for stage in ("begin", "draft", "accept"))
     assert chain.stats["plain"].n_model_tokens == 0
     assert chain.stats["plain"].seconds["draft"] == 0.0
 

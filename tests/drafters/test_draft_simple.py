@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.drafters import Resources
-from pyspec.drafters.draft_simple import DraftSimple, _TokenByToken, draft_context_config
+from pyspec.drafters.choosing import Chooser
+from pyspec.drafters.draft_simple import DraftSimple, TokenByToken
+from pyspec.drafters.model_drafter import draft_context_config
 from pyspec.errors import ConfigError, UnsupportedError, VocabMismatchError
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation.draft import DraftRequest, EvaluatedBatch
+from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch
 from tests.fakes import FakeTarget, HashLogits, Logits, Row, cycle_logits
 from tests.playing import DraftModelSpec, Table
 from tests.reference import Request
@@ -23,8 +25,13 @@ from tests.scripted import FakeVocab, fake_model, make_draft_simple
 LOGITS = HashLogits(3, 8, order=2)
 
 
-def core(*, n_sequences: int = 1, n_ctx_seq: int = 64, n_batch: int = 32) -> _TokenByToken:
-    return _TokenByToken(FakeTarget(LOGITS, 8, n_seq_max=n_sequences, n_ctx_seq=n_ctx_seq, n_batch=n_batch), 8)
+def core(*, n_sequences: int = 1, n_ctx_seq: int = 64, n_batch: int = 32) -> TokenByToken:
+    return TokenByToken(FakeTarget(LOGITS, 8, n_seq_max=n_sequences, n_ctx_seq=n_ctx_seq, n_batch=n_batch), Chooser(8))
+
+
+def drafted(drafting: TokenByToken, requests: list[DraftRequest], limits: list[int]) -> list[list[int]]:
+    growing = drafting.draft(list(zip(requests, limits, strict=True)))
+    return [[choice.token for choice in each.choices] for each in growing]
 
 
 def request(history: list[int], pending: int, *, seq_id: int = 0, budget: int = 99) -> DraftRequest:
@@ -38,14 +45,14 @@ def greedy(logits: Logits, tokens: list[int], n: int) -> list[int]:
     return said[len(tokens) :]
 
 
-def memory_of(drafting: _TokenByToken, seq_id: int = 0) -> tuple[int, ...]:
+def memory_of(drafting: TokenByToken, seq_id: int = 0) -> tuple[int, ...]:
     return cast("FakeTarget", drafting._context).memory.tokens(seq_id)
 
 
 def test_it_drafts_what_the_draft_model_would_say() -> None:
     drafting = core()
     drafting.begin(0, [1, 2, 3])
-    assert drafting.draft([request([1, 2, 3], 4)], [5], 0.0) == [greedy(LOGITS, [1, 2, 3, 4], 5)]
+    assert drafted(drafting, [request([1, 2, 3], 4)], [5]) == [greedy(LOGITS, [1, 2, 3, 4], 5)]
 
 
 def test_only_what_is_missing_is_decoded() -> None:
@@ -57,7 +64,7 @@ def test_only_what_is_missing_is_decoded() -> None:
     pending, extra = 4, 0
     for n_accepted in (3, 1, 0, 2, 3, 3, 0, 1):
         before = drafting.n_model_tokens
-        (draft,) = drafting.draft([request(history, pending)], [3], 0.0)
+        (draft,) = drafted(drafting, [request(history, pending)], [3])
         assert drafting.n_model_tokens - before == len(draft) + extra
         history = [*history, pending, *draft[:n_accepted]]
         pending = greedy(LOGITS, history, 1)[0] if n_accepted == 3 else (draft[n_accepted] + 1) % 8
@@ -108,7 +115,7 @@ def test_sequences_share_each_decode() -> None:
     target = cast("FakeTarget", drafting._context)
     n_before = len(target.decodes)
     requests = [request(history, 4, seq_id=seq_id) for seq_id, history in histories.items()]
-    drafts = drafting.draft(requests, [3, 1, 2], 0.0)
+    drafts = drafted(drafting, requests, [3, 1, 2])
     assert drafts == [
         greedy(LOGITS, [1, 2, 4], 3),
         greedy(LOGITS, [4], 1),
@@ -120,7 +127,7 @@ def test_sequences_share_each_decode() -> None:
 
 def test_a_length_of_zero_decodes_nothing() -> None:
     drafting = core()
-    assert drafting.draft([request([], 4)], [0], 0.0) == [[]]
+    assert drafted(drafting, [request([], 4)], [0]) == [[]]
     assert drafting.n_model_tokens == 0
 
 
@@ -132,7 +139,7 @@ def test_accept_undo_and_forgetting_in_any_order(steps: list[tuple[str, int, int
     said = [1, 2, 3]
     drafting.begin(0, said[:-1])
     for what, n_accepted, length in steps:
-        (draft,) = drafting.draft([request(said[:-1], said[-1])], [length], 0.0)
+        (draft,) = drafted(drafting, [request(said[:-1], said[-1])], [length])
         assert draft == greedy(LOGITS, said, length)
         said_after = [*said, *draft[:n_accepted], 5]
         if what == "a":  # its own draft was verified
@@ -155,7 +162,7 @@ def test_an_interrupted_trim_is_made_good() -> None:
     drafting = core()
     memory = cast("FakeTarget", drafting._context).memory
     drafting.begin(0, [1, 2])
-    (draft,) = drafting.draft([request([1, 2], 3)], [4], 0.0)
+    (draft,) = drafted(drafting, [request([1, 2], 3)], [4])
     trim = memory.trim
 
     def interrupted(_seq_id: int, _length: int) -> None:
@@ -166,13 +173,13 @@ def test_an_interrupted_trim_is_made_good() -> None:
         drafting.accept(0, 1)
     cast("Any", memory).trim = trim
     history = [1, 2, 3, draft[0]]
-    assert drafting.draft([request(history, 6)], [2], 0.0) == [greedy(LOGITS, [*history, 6], 2)]
+    assert drafted(drafting, [request(history, 6)], [2]) == [greedy(LOGITS, [*history, 6], 2)]
 
 
 def test_a_history_that_became_shorter() -> None:
     drafting = core()
     drafting.begin(0, [1, 2, 3, 4, 5])
-    assert drafting.draft([request([1, 2], 7)], [2], 0.0) == [greedy(LOGITS, [1, 2, 7], 2)]
+    assert drafted(drafting, [request([1, 2], 7)], [2]) == [greedy(LOGITS, [1, 2, 7], 2)]
 
 
 def test_news_of_unknown_sequences_are_ignored() -> None:
@@ -205,10 +212,10 @@ def test_a_prompt_that_does_not_fit_is_not_read(caplog: pytest.LogCaptureFixture
     drafting = core(n_ctx_seq=4)
     drafting.begin(0, [1, 2, 3, 4])
     assert drafting.n_model_tokens == 0
-    assert drafting.draft([request([1, 2, 3, 4], 5)], [3], 0.0) == [[]]
+    assert drafted(drafting, [request([1, 2, 3, 4], 5)], [3]) == [[]]
     assert len(caplog.records) == 1
     drafting.begin(0, [1, 2, 3])  # the next request may fit again
-    assert drafting.draft([request([1, 2, 3], 4)], [3], 0.0) == [greedy(LOGITS, [1, 2, 3, 4], 1)]
+    assert drafted(drafting, [request([1, 2, 3], 4)], [3]) == [greedy(LOGITS, [1, 2, 3, 4], 1)]
 
 
 # Options
@@ -305,7 +312,7 @@ def test_every_option_changes_a_field() -> None:
         {"p_min": 1.5},
         {"p_min": float("nan")},
         {"n_ctx": -1},
-        {"sampling": "probabilistic"},
+        {"sampling": "random"},
         {"type_k": "q9"},
         {"n_threads": -1},
     ],
@@ -315,21 +322,52 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
         drafter(**options)
 
 
-def test_it_needs_nothing_and_saves_nothing() -> None:
+def test_it_needs_nothing_and_may_be_closed_twice() -> None:
     quiet, context = drafter()
     quiet.observe(EvaluatedBatch([1], [0], [(0,)]))
-    assert quiet.save_state(0) is None
-    quiet.load_state(0, b"")
     assert quiet.memory is context.memory
     quiet.close()
     quiet.close()
     assert context.closed
 
 
-@pytest.mark.parametrize("kind", [RollbackKind.NONE, RollbackKind.BOUNDED, RollbackKind.WHOLE])
-def test_a_draft_model_whose_memory_cannot_trim_is_refused(kind: RollbackKind) -> None:
-    with pytest.raises(UnsupportedError, match=f"draft.gguf has memory of the kind '{kind.value}'"):
-        drafter(kind=kind)
+def test_a_draft_model_without_memory_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"draft.gguf has no memory"):
+        drafter(kind=RollbackKind.NONE)
+
+
+@pytest.mark.parametrize("n_accepted", [0, 1, 2, 3])
+def test_a_draft_model_that_cannot_drop_positions_returns_to_a_checkpoint(n_accepted: int) -> None:
+    asked, context = drafter(n_max=3, kind=RollbackKind.WHOLE)
+    said = [1, 2, 3]
+    asked.begin(0, said[:-1])
+    for _round in range(4):
+        (draft,) = asked.draft([request(said[:-1], said[-1])])
+        assert list(draft.tokens) == greedy(LOGITS, said, 3)
+        said += [*draft.tokens[:n_accepted], 7]
+        asked.accept(0, n_accepted, own=True)
+        held = context.memory.tokens(0)
+        assert held == tuple(said[: len(held)])
+    assert context.memory.n_checkpoints == 4
+
+
+def test_drawn_tokens_come_with_the_distribution_they_were_drawn_from() -> None:
+    def asked(seed: int, temperature: float = 1.5) -> Draft:
+        drawing, _context = drafter(n_max=6, sampling="probabilistic")
+        drawing.begin(0, [1, 2])
+        (draft,) = drawing.draft([DraftRequest(0, [1, 2], 3, 2, 99, temperature, seed)])
+        return draft
+
+    assert asked(5).tokens == asked(5).tokens
+    assert len({tuple(asked(seed).tokens) for seed in range(20)}) > 5
+    assert asked(5, temperature=0.0) == Draft(tuple(greedy(LOGITS, [1, 2, 3], 6)))
+    draft = asked(5)
+    assert draft.probs is not None
+    for i, (token, candidates) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        row = LOGITS((1, 2, 3, *draft.tokens[:i])).astype(float) / 1.5
+        shares = np.exp(row) / np.exp(row).sum()
+        assert token in candidates.tokens
+        np.testing.assert_allclose(candidates.probs, shares[candidates.tokens], rtol=1e-6)
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused() -> None:

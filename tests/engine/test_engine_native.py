@@ -255,24 +255,12 @@ def test_a_padded_vocabulary_is_accepted(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("target", ["target-mamba", "target-lfm2", "target-mtp"])
-@pytest.mark.parametrize("types", KINDS[1:])
-def test_memory_that_does_not_trim_is_refused_naming_its_kind(engine: Any, target: str, types: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"{target}.*'whole'.*--spec-type none"):
-        engine(types, target)
-
-
-@pytest.mark.parametrize("target", ["target-mamba", "target-lfm2", "target-mtp"])
 def test_memory_that_does_not_trim_decodes_plainly(engine: Any, open_zoo: OpenZoo, target: str) -> None:
     one = engine("none", target)
     with make_context(open_zoo(target)) as context:
         expected = greedy(context, PROMPT, 40)
     assert one.generate(PROMPT, max_tokens=40).tokens == expected
     assert one.generate(PROMPT, max_tokens=40).tokens == expected
-
-
-def test_a_draft_model_that_does_not_trim_is_refused(engine: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"draft-mamba.*whole"):
-        engine("draft-simple", draft="draft-mamba")
 
 
 def test_a_drafter_without_its_draft_model_is_refused(target: pyspec.Model) -> None:
@@ -300,7 +288,7 @@ def test_nothing_is_kept_when_an_engine_cannot_be_made(open_zoo: OpenZoo, zoo: P
         assert all(context.closed for context in model._contexts)
 
 
-@pytest.mark.parametrize("prompt", [[], "", [384], [-1], [1.5], ["a"], None, 5, [True]])
+@pytest.mark.parametrize("prompt", [[], "", [384], [-1], [1.5], [None], None, 5, [True], [[1], 2], [[]]])
 def test_wrong_prompts(engine: Any, prompt: Any) -> None:
     one = engine()
     if prompt == "":  # becomes BOS

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_fuzzer(zoo: Path, cache: Path, seed: int) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYSPEC_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "HF_HOME": str(cache)}
+    environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-X", "faulthandler", str(Path(__file__).with_name("fuzzer.py")), str(zoo), str(seed)]
     return subprocess.run(
         [*command, str(N_CALLS)],
@@ -24,7 +25,7 @@ def run_fuzzer(zoo: Path, cache: Path, seed: int) -> subprocess.CompletedProcess
         text=True,
         timeout=240,
         check=False,
-        cwd=ROOT,
+        cwd=cache,  # a path may be made of anything
         env=environment,
         encoding="utf-8",
         errors="replace",

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.errors import DrafterError, PositionError, RollbackError
+from pyspec.errors import DrafterError, RollbackError
 from pyspec.llama.batch import Batch
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import Sequence
 from pyspec.speculation.rollback import RollbackPoint
-from tests.fakes import FakeMemory, Fuse, HashLogits, InjectedError
+from tests.fakes import Fuse, HashLogits, InjectedError
 from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
 from tests.reference import Request
 from tests.scripted import Move
@@ -23,7 +23,7 @@ from tests.strategies import Setting, table_settings
 ERRORS = (InjectedError, KeyboardInterrupt)
 
 
-def small_table(fuse: Fuse | None = None, draft_fuse: Fuse | None = None) -> Table:
+def small_table(fuse: Fuse | None = None, draft_fuse: Fuse | None = None, machine: Machine | None = None) -> Table:
     """Two sequences, three drafters that are all used, partial and full acceptance."""
     logits = HashLogits(3, 8, order=2)
     pieces = {token: b"%d" % token for token in range(8)}
@@ -36,7 +36,7 @@ def small_table(fuse: Fuse | None = None, draft_fuse: Fuse | None = None) -> Tab
         NgramSpec(1, 3),
         DraftModelSpec(HashLogits(4, 8, order=2), n_max=3),
     ]
-    return Table(group, specs, machine=Machine(n_seq_max=2), fuse=fuse, draft_fuse=draft_fuse)
+    return Table(group, specs, machine=machine or Machine(n_seq_max=2), fuse=fuse, draft_fuse=draft_fuse)
 
 
 def passes(counts: dict[str, int]) -> list[tuple[str, int]]:
@@ -138,12 +138,12 @@ def test_one_sequence_that_cannot_be_undone_does_not_keep_the_others_from_it(mon
             raise RollbackError(msg)
         trim(seq_id, length)
 
-    monkeypatch.setattr(table.target.memory, "trim", refuse_the_first)
-    with pytest.raises(RollbackError):
-        table.round(table.seats)
-    for seq_id in (1, 2):
-        assert table.target.memory.length(seq_id) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(table.target.memory, "trim", refuse_the_first)
+        with pytest.raises(InjectedError):
+            table.round(table.seats)
     for seat in table.seats:
+        assert table.target.memory.length(seat.seq_id) == 0
         assert seat.n_emitted == seat.sampler.n_draws == 0
 
 
@@ -184,27 +184,68 @@ def test_an_interrupt_while_a_sequence_is_committed_is_undone(monkeypatch: pytes
     table.check_end()
 
 
-@pytest.mark.parametrize("kind", [RollbackKind.WHOLE, RollbackKind.BOUNDED])
-def test_a_refused_trim_is_never_passed_over(kind: RollbackKind) -> None:
+def test_a_refused_trim_is_never_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
     wrong = next(token for token in range(8) if token != Table([request]).seats[0].plain.tokens[0])
     table = Table([request], [ScriptedSpec((Move(0, (wrong, wrong)),))])
-    table.target.memory = FakeMemory(kind=kind, fuse=table.fuse)
     table.begin()
-    with pytest.raises(RollbackError):
-        table.play()
+
+    def refuse(_seq_id: int, _length: int) -> None:
+        msg = "refused"
+        raise RollbackError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table.target.memory, "trim", refuse)
+        with pytest.raises(RollbackError):
+            table.play()
     assert table.seats[0].n_emitted == 0
-    with pytest.raises((PositionError, RollbackError)):
-        table.play()
+    assert table.target.memory.length(0) == 0, "what cannot be trimmed is dropped whole"
+    assert table.seats[0].sequence.lag == 2
+    table.play()  # it is read again
+    table.check_end()
 
 
-def test_a_bounded_memory_is_enough_while_drafts_are_short() -> None:
-    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=30)
-    table = Table([request], [ScriptedSpec((Move(1, (0, 0)), Move(3)))])
-    table.target.memory = FakeMemory(kind=RollbackKind.BOUNDED, n_snapshots=3, fuse=table.fuse)
+KINDS = [(RollbackKind.TRIM, 0), (RollbackKind.BOUNDED, 2), (RollbackKind.BOUNDED, 9), (RollbackKind.WHOLE, 0)]
+
+
+@pytest.mark.parametrize(("kind", "n_snapshots"), KINDS)
+def test_every_kind_of_memory_gives_plain_output(kind: RollbackKind, n_snapshots: int) -> None:
+    table = small_table(machine=Machine(n_seq_max=2, kind=kind, n_snapshots=n_snapshots))
     table.begin()
     table.play()
     table.check_end()
+    ways = {outcome.rollback for seat in table.seats for outcome in seat.outcomes}
+    expected = {RollbackKind.TRIM: {"trim"}, RollbackKind.WHOLE: {"replay"}}
+    assert ways - {"none"} == expected.get(kind, {"bounded", "replay"} if n_snapshots == 2 else {"bounded"})
+    needs_checkpoints = kind is RollbackKind.WHOLE or n_snapshots == 2
+    assert bool(table.target.memory.n_checkpoints) == needs_checkpoints
+
+
+@pytest.mark.parametrize(("kind", "n_snapshots"), KINDS)
+def test_no_checkpoint_is_taken_without_a_draft(kind: RollbackKind, n_snapshots: int) -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
+    table = Table([request], machine=Machine(kind=kind, n_snapshots=n_snapshots))
+    table.begin()
+    table.play()
+    table.check_end()
+    assert table.target.memory.n_checkpoints == 0
+
+
+def test_a_checkpoint_is_restored_again_instead_of_taken_again() -> None:
+    """Drafts that are always wrong: decided tokens pile up behind one checkpoint until they get a pass of their own."""
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=40, n_ctx=64)
+    future = Table([request]).seats[0].plain.history
+    table = Table(
+        [request], [ScriptedSpec((Move(0, (8 - 1,)),))], machine=Machine(kind=RollbackKind.WHOLE, n_ubatch=32)
+    )
+    table.begin()
+    table.play()
+    table.check_end()
+    n_wrong = sum(outcome.rollback == "replay" for outcome in table.seats[0].outcomes)
+    assert n_wrong > 20 > 3 * table.target.memory.n_checkpoints
+    for decoded in table.target.decodes:  # nothing is decided again: what is decoded was emitted or drafted
+        first = decoded.positions[0]
+        assert decoded.tokens[:-1] == future[first : first + len(decoded.tokens) - 1]
 
 
 def test_leaving_without_keep_undoes_everything() -> None:

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
-from pyspec.speculation import Draft, Finish, Outcome, Proposal
+from pyspec.speculation import Candidates, Draft, Finish, Outcome, Proposal
 from pyspec.trace import Trace, TraceWriter, read_trace, writer
 from tests.fakes import HashLogits
 from tests.playing import DraftModelSpec, ScriptedSpec, Table, generation, workplace
@@ -93,10 +94,11 @@ def test_a_result_without_a_finish_is_an_error(tmp_path: Path) -> None:
 
 
 def test_draft_probabilities_are_written() -> None:
-    proposal = Proposal(Draft((5,), ((0.5, 0.5),)), "x")
+    candidates = Candidates(np.array([5, 7], np.int32), np.array([0.75, 0.25]))
+    proposal = Proposal(Draft((5,), (candidates,)), "x")
     outcome = Outcome(0, 3, 1, proposal, 0, (6,), None, "match", "trim", (), {"total": 0.1234567891234})
     line = writer.round_line(4, outcome)
-    assert (line["i"], line["draft_probs"], line["seconds"]) == (4, [(0.5, 0.5)], {"total": 0.123456789})
+    assert (line["i"], line["draft_probs"], line["seconds"]) == (4, [[[5, 0.75], [7, 0.25]]], {"total": 0.123456789})
 
 
 def test_each_round_is_on_disk_when_it_happened(tmp_path: Path) -> None:

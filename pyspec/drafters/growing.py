@@ -1,0 +1,73 @@
+"""Drafts that grow token by token, all sequences of a round together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.drafters.choosing import Choice, Chooser
+from pyspec.speculation.draft import Draft, DraftRequest
+from pyspec.speculation.target import TargetRows
+
+
+@dataclass(slots=True)
+class Growing:
+    """A draft under way.
+
+    Attributes:
+        request: What it answers.
+        limit: The most tokens it may have.
+        choices: Its tokens so far.
+        states: Rows that belong to its tokens, for drafters that continue from hidden states; each is [width].
+    """
+
+    request: DraftRequest
+    limit: int
+    choices: list[Choice] = field(default_factory=list)
+    states: list[npt.NDArray[np.float32]] = field(default_factory=list)
+
+    @property
+    def newest(self) -> int:
+        """The token to decode next."""
+        return self.choices[-1].token if self.choices else self.request.pending
+
+    @property
+    def next_position(self) -> int:
+        """Position of the token that will be chosen next."""
+        return self.request.position + 1 + len(self.choices)
+
+    def finished(self, n_min: int) -> Draft:
+        """Return the draft; one with fewer than ``n_min`` tokens is not proposed."""
+        if len(self.choices) < n_min:
+            return Draft()
+        tokens = tuple(choice.token for choice in self.choices)
+        probs = tuple(choice.candidates for choice in self.choices if choice.candidates is not None)
+        return Draft(tokens, probs or None)
+
+
+Step = tuple[TargetRows, Sequence[int]]
+"""Logits rows, and for each draft the number of its row."""
+
+
+def grow(drafts: Sequence[Growing], step: Callable[[list[Growing]], Step], chooser: Chooser) -> None:
+    """Grow drafts to their limits, or until the chooser stops them.
+
+    Args:
+        drafts: One per sequence; those with limit 0 stay empty.
+        step: Decodes the newest token of each draft it is given and returns a logits row for each.
+        chooser: Chooses from the rows.
+    """
+    active = [draft for draft in drafts if draft.limit > 0]
+    while active:
+        rows, numbers = step(active)
+        still = []
+        for i, draft in zip(numbers, active, strict=True):
+            choice = chooser.choose(rows, i, draft.request, draft.next_position)
+            if choice is not None:
+                draft.choices.append(choice)
+                if len(draft.choices) < draft.limit:
+                    still.append(draft)
+        active = still
