@@ -35,6 +35,7 @@
     │   ├── UnsupportedError                  this combination cannot work; the message says why
     │   ├── VocabMismatchError                draft model and target do not share a vocabulary
     │   ├── DrafterError                      a drafter broke its contract
+    │   ├── NgramFileError                    an n-gram cache's file that cannot be read or written
     │   └── StalledError                      a round that made no progress
     ├── HubError                              finding, fetching or storing a model
     │   ├── FetchError                        a download failed
@@ -71,6 +72,7 @@ __all__ = [
     "ModelLoadError",
     "ModelNotFoundError",
     "NativeError",
+    "NgramFileError",
     "PositionError",
     "PyspecError",
     "QuantizeError",
@@ -224,6 +226,10 @@ class VocabMismatchError(SpeculationError):
 
 class DrafterError(SpeculationError):
     """A drafter broke its contract."""
+
+
+class NgramFileError(SpeculationError):
+    """An n-gram cache's file is damaged, or cannot be read or written."""
 
 
 class StalledError(SpeculationError):

@@ -35,6 +35,9 @@ _DRAFTER_OPTIONS = {
     "ngram_mod_n_match": ("--spec-ngram-mod-n-match", "ngram-mod", "n_match"),
     "ngram_mod_n_max": ("--spec-ngram-mod-n-max", "ngram-mod", "n_max"),
     "ngram_mod_n_min": ("--spec-ngram-mod-n-min", "ngram-mod", "n_min"),
+    "ngram_cache_n_max": ("--spec-ngram-cache-n-max", "ngram-cache", "n_max"),
+    "ngram_cache_static": ("--lookup-cache-static", "ngram-cache", "static"),
+    "ngram_cache_dynamic": ("--lookup-cache-dynamic", "ngram-cache", "dynamic"),
 }
 
 
@@ -145,6 +148,21 @@ class SpeculationOptions:
     ] = None
     ngram_mod_n_min: Annotated[
         int | None, typer.Option("--spec-ngram-mod-n-min", metavar="N", help="Shorter drafts are not verified (48).")
+    ] = None
+    ngram_cache_n_max: Annotated[
+        int | None, typer.Option("--spec-ngram-cache-n-max", metavar="N", help="Longest draft of ngram-cache (8).")
+    ] = None
+    ngram_cache_static: Annotated[
+        str | None,
+        typer.Option(
+            "--lookup-cache-static", "-lcs", metavar="FILE", help="Counts of a large text, see `pyspec ngram-cache`."
+        ),
+    ] = None
+    ngram_cache_dynamic: Annotated[
+        str | None,
+        typer.Option(
+            "--lookup-cache-dynamic", "-lcd", metavar="FILE", help="Counts of former requests; read, and added to."
+        ),
     ] = None
 
     def names(self, draft_model: str | None) -> tuple[str, ...]:

@@ -1,0 +1,278 @@
+"""Files of n-gram counts: llama.cpp's form is read, and a form of our own that shows damage is read and written.
+
+llama.cpp's form is a row of records of little-endian 32-bit integers, from the first byte to the last::
+
+    n-gram        4 tokens, unused ones at the end are -1
+    n_followers   at least 1
+    n_followers x (token, count), the count at least 1
+
+It has no mark, no length and no checksum: a file that was cut between two records, or that belongs to something else,
+can pass for a good one. Ours puts 24 bytes in front of the same records::
+
+    magic         8 bytes
+    version       uint32, 1
+    checksum      uint32, CRC-32 of the records
+    n_bytes       uint64, length of the records
+
+The last byte of the magic's first integer is above 127, so no file of llama.cpp, which begins with a token, has it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import shutil
+import stat
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.drafters.ngram_counts import MAX_N, NO_TOKEN, NgramCounts, as_keys, merged, sum_rows
+from pyspec.errors import NgramFileError
+
+_logger = logging.getLogger(__name__)
+
+VERSION = 1
+_MAGIC = b"NGR\xc3\r\n\x1a\n"
+_HEADER = struct.Struct("<8sIIQ")
+_N_HEAD = MAX_N + 1  # integers before the followers of a record
+_MAX_BYTES = 1 << 32  # larger than any useful cache; more may not fit into memory
+_NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+def read(path: Path) -> NgramCounts:
+    """Read a file of either form.
+
+    Raises:
+        NgramFileError: It cannot be read, is no n-gram cache, or is damaged.
+    """
+    data = memoryview(_read_bytes(path))
+    if not data:  # a cache of nothing in llama.cpp's form, but more likely what a full disk left
+        raise _damaged(path, "it is empty")
+    if data[: len(_MAGIC)] != _MAGIC:
+        return _parse(data, path)
+    if len(data) < _HEADER.size:
+        raise _damaged(path, "it ends within its header")
+    _magic, version, checksum, n_bytes = _HEADER.unpack_from(data)
+    if version != VERSION:
+        msg = f"The n-gram cache {path} has version {version}; this pyspec reads version {VERSION}."
+        raise NgramFileError(msg)
+    records = data[_HEADER.size :]
+    if len(records) != n_bytes:
+        raise _damaged(path, f"it has {len(records)} bytes of records instead of {n_bytes}")
+    if zlib.crc32(records) != checksum:
+        raise _damaged(path, "its checksum is wrong")
+    return _parse(records, path)
+
+
+def form_of(path: Path) -> str:
+    """Return which form a readable file has: "pyspec 1" or "llama.cpp"."""
+    with path.open("rb") as file:
+        return f"pyspec {VERSION}" if file.read(len(_MAGIC)) == _MAGIC else "llama.cpp"
+
+
+def write(path: Path, counts: NgramCounts) -> None:
+    """Write a file in our form, which takes the place of a former one at once, when it is complete.
+
+    Raises:
+        NgramFileError: It cannot be written; a former file is as it was.
+    """
+    records = _records(counts).tobytes()
+    target = Path(os.path.realpath(path))  # a link keeps pointing to it
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(_HEADER.pack(_MAGIC, VERSION, zlib.crc32(records), len(records)))
+            file.write(records)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        unfinished.replace(target)
+    except OSError as error:
+        msg = f"The n-gram cache {path} cannot be written: {error.strerror}."
+        raise NgramFileError(msg) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def update(path: Path, learned: NgramCounts) -> None:
+    """Add counts to a file, which is made if missing; what others add at the same moment is kept.
+
+    Raises:
+        NgramFileError: The file is damaged or cannot be written; it is as it was.
+    """
+    with locked(path):
+        write(path, merged([read(path), learned]) if path.exists() else learned)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one thread of one process at a time change a file; the others wait.
+
+    The lock is a file of its own beside it, which stays: removing it would let two lock two files of one name. The
+    operating system releases the lock when its holder dies.
+
+    Raises:
+        NgramFileError: The lock's file cannot be made.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        descriptor = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        msg = f"The n-gram cache {path} cannot be written: {error.strerror} ({error.filename})."
+        raise NgramFileError(msg) from error
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        _wait_for_lock(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            msg = f"The n-gram cache {path} cannot be locked: {error.strerror}."
+            raise NgramFileError(msg) from error
+        _logger.warning("%s is on a file system without locks; do not save to it from several processes.", path)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait_for_lock(descriptor: int) -> None:
+        while not _lock_within_ten_seconds(descriptor):
+            pass
+
+    def _lock_within_ten_seconds(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _wait_for_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        NgramFileError: It cannot be read, is no file, or is too large.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device may have no end
+            msg = f"{path} is not a file."
+            raise NgramFileError(msg)
+        if status.st_size > _MAX_BYTES:
+            msg = f"{path} has {status.st_size} bytes; an n-gram cache has at most {_MAX_BYTES}."
+            raise NgramFileError(msg)
+        return path.read_bytes()
+    except OSError as error:
+        msg = f"The n-gram cache {path} cannot be read: {error.strerror}."
+        raise NgramFileError(msg) from error
+
+
+def _parse(data: memoryview, path: Path) -> NgramCounts:
+    """Return the counts in the records.
+
+    Raises:
+        NgramFileError: They are no records, or the last one is cut.
+    """
+    if len(data) % 4:
+        raise _damaged(path, "its length is no multiple of 4")
+    integers = np.frombuffer(data, "<i4").astype(np.int32)
+    starts = _starts(integers, path)
+    heads = integers[starts[:, None] + np.arange(_N_HEAD)]
+    is_head = np.zeros(len(integers), np.bool_)
+    is_head[starts[:, None] + np.arange(_N_HEAD)] = True
+    followers = integers[~is_head].reshape(-1, 2)
+    ngrams, sizes = heads[:, :MAX_N], heads[:, MAX_N]
+    _check(ngrams, sizes, followers, path)
+    keys = as_keys(ngrams)
+    tokens, counts = followers[:, 0].copy(), followers[:, 1].copy()
+    if np.all(keys[1:] > keys[:-1]):
+        return NgramCounts(keys, np.cumsum(sizes, dtype=np.int64), tokens, counts)
+    return sum_rows(np.repeat(ngrams, sizes, axis=0), tokens, counts)
+
+
+def _starts(integers: npt.NDArray[np.int32], path: Path) -> npt.NDArray[np.int64]:
+    """Return where the records begin, [n_ngrams].
+
+    Raises:
+        NgramFileError: There are none, or the last one does not end where the file does.
+    """
+    starts = array.array("q")
+    view, n = integers.data, len(integers)
+    at = 0
+    while at < n:
+        n_followers = view[at + MAX_N] if at + MAX_N < n else 0
+        if n_followers < 1 or n_followers > (n - at - _N_HEAD) // 2:
+            raise _damaged(path, f"the record at byte {4 * at} of its records is cut or is none")
+        starts.append(at)
+        at += _N_HEAD + 2 * n_followers
+    return np.frombuffer(starts, np.int64) if starts else np.empty(0, np.int64)
+
+
+def _check(
+    ngrams: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32], followers: npt.NDArray[np.int32], path: Path
+) -> None:
+    """Check what the records hold.
+
+    Raises:
+        NgramFileError: A number makes no sense; the message says which.
+    """
+    used = ngrams != NO_TOKEN
+    wrong_ngrams = (ngrams < NO_TOKEN).any(axis=1) | ~used[:, 0] | (used[:, 1:] & ~used[:, :-1]).any(axis=1)
+    for i in np.flatnonzero(wrong_ngrams)[:1]:
+        raise _damaged(path, f"{ngrams[i].tolist()} is no n-gram")
+    for i in np.flatnonzero((followers[:, 0] < 0) | (followers[:, 1] < 1))[:1]:
+        token, count = followers[i].tolist()
+        ngram = ngrams[np.searchsorted(np.cumsum(sizes), i, side="right")].tolist()
+        raise _damaged(path, f"{ngram} is followed by token {token} {count} times")
+
+
+def _records(counts: NgramCounts) -> npt.NDArray[np.int32]:
+    """Return the records as integers in the file's byte order."""
+    sizes = counts.sizes
+    starts = _N_HEAD * np.arange(len(sizes)) + 2 * (counts.ends - sizes)
+    heads = starts[:, None] + np.arange(_N_HEAD)
+    integers = np.empty(_N_HEAD * len(sizes) + 2 * len(counts.tokens), "<i4")
+    is_head = np.zeros(len(integers), np.bool_)
+    is_head[heads] = True
+    integers[heads] = np.column_stack((counts.ngrams, sizes))
+    integers[~is_head] = np.column_stack((counts.tokens, counts.counts)).reshape(-1)
+    return integers
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force a new name to the disk; what cannot be is left to the system."""
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _damaged(path: Path, what: str) -> NgramFileError:
+    return NgramFileError(f"{path} is no n-gram cache, or it is damaged: {what}.")
