@@ -47,10 +47,14 @@ def target_path(zoo: Path) -> Path:
 @pytest.fixture(scope="session")
 def open_zoo(zoo: Path) -> Iterator[ModelByName]:
     """Return a model of the zoo by name, loaded once for all tests: do not close it."""
+    from tests.zoo import make_zoo
+
     models: dict[str, pyspec.Model] = {}
 
     def by_name(name: str) -> pyspec.Model:
         if name not in models:
+            if not (zoo / f"{name}.gguf").exists():  # one with wrong features
+                make_zoo(zoo, [name])
             models[name] = pyspec.Model(zoo / f"{name}.gguf")
         return models[name]
 

@@ -174,9 +174,14 @@ def memory_can_shift(context: Handle) -> bool:
     return bool(out.value)
 
 
-def state_save(context: Handle, seq_id: int, flags: int) -> bytes:
+def state_size(context: Handle, seq_id: int, flags: int) -> int:
     size = ctypes.c_uint64()
     context.check(lib().pys_state_size(context.pointer, seq_id, flags, ctypes.byref(size)), "measure the state")
+    return size.value
+
+
+def state_save(context: Handle, seq_id: int, flags: int) -> bytes:
+    size = ctypes.c_uint64(state_size(context, seq_id, flags))
     data = np.empty(size.value, np.uint8)
     context.check(
         lib().pys_state_save(context.pointer, seq_id, flags, address_of(data), size.value, ctypes.byref(size)),

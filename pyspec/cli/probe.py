@@ -58,12 +58,23 @@ def _add_draft_model(
     from pyspec.speculation.vocab_gate import vocab_difference  # noqa: PLC0415 - --help does without
 
     with load_model(*source, flag="-md") as draft_model:
-        report["draft_model"] = _examined(draft_model, sizes, timing=timing)
+        report["draft_model"] = _examined_draft(draft_model, sizes, timing=timing)
         difference = vocab_difference(model.vocab, draft_model.vocab)
         report["vocabularies"] = {"fit": difference is None, "difference": difference}
         report["drafters"] = _verdicts(model, draft_model, sizes)
-    if timing:
+    if "timing" in report["draft_model"]:
         report["draft_cost"] = report["draft_model"]["timing"]["seconds"][0] / report["target"]["timing"]["seconds"][0]
+
+
+def _examined_draft(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, Any]:
+    """Say what a draft model is made for; one that is a language model by itself is measured like a target."""
+    from pyspec.speculation.detection import drafter_for, reads_target  # noqa: PLC0415 - --help does without
+
+    if reads_target(model):
+        report: dict[str, Any] = {"path": str(model.path), "description": model.info.description}
+    else:
+        report = _examined(model, sizes, timing=timing)
+    return {**report, "made_for": drafter_for(model)}
 
 
 def _examined(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, Any]:
@@ -137,17 +148,27 @@ def _print(report: dict[str, Any]) -> None:
 
 def _print_model(title: str, model: dict[str, Any]) -> None:
     typer.echo(title)
-    rows = [
-        ("file", model["path"]),
-        ("model", model["description"]),
-        ("rollback", model["rollback"]),
-        ("context", f"{model['n_ctx']} tokens (trained for {model['n_ctx_train']})"),
-        ("batch", f"{model['n_batch']} tokens, {model['n_ubatch']} at once"),
-    ]
-    if model["memory"] is not None:
+    rows = [("file", model["path"]), ("model", model["description"])]
+    if "made_for" in model:
+        rows.append(("made for", model["made_for"]))
+    if "rollback" in model:
+        rows += [
+            ("rollback", model["rollback"]),
+            ("context", f"{model['n_ctx']} tokens (trained for {model['n_ctx_train']})"),
+            ("batch", f"{model['n_batch']} tokens, {model['n_ubatch']} at once"),
+        ]
+    if model.get("memory") is not None:
         rows.append(("memory", _memory_text(model["memory"])))
+        if model["memory"]["checkpoint"]:
+            rows.append(("checkpoint", _checkpoint_text(model["memory"])))
     print_table(rows, indent=2)
     typer.echo()
+
+
+def _checkpoint_text(memory: dict[str, Any]) -> str:
+    from rich.filesize import decimal  # noqa: PLC0415
+
+    return f"{decimal(memory['checkpoint'])}; the same again for each snapshot, one per drafted token and sequence"
 
 
 def _memory_text(memory: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspec.llama import Batch, Context, State
+from pyspec.llama import Batch, Context, RollbackKind
 
 _LONGEST = 8  # tokens in a decode
 _MOST_REPEATS = 15
@@ -29,11 +29,13 @@ class MemoryCost:
         per_token: For each token.
         fixed: Whatever its length; for a recurrent model that is nearly all.
         full: With the context full.
+        checkpoint: For a checkpoint, or for a snapshot per drafted token; 0 when tokens can just be dropped.
     """
 
     per_token: float
     fixed: int
     full: int
+    checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,17 @@ def memory_cost(context: Context) -> MemoryCost | None:
     """Compare saved states of two lengths; None when the context is too small or cannot save."""
     if not context.has_memory or context.n_ctx_seq < _STATE_LENGTHS[-1]:
         return None
-    sizes = []
+    sizes, checkpoint = [], 0
     for length in _STATE_LENGTHS:
         _decode(context, length)
-        sizes.append(len(State.save(context).data))
+        sizes.append(context.memory.n_bytes(0))
+        checkpoint = context.memory.n_bytes(0, checkpoint=True)
         context.memory.clear(0)
     per_token = max(0.0, (sizes[1] - sizes[0]) / (_STATE_LENGTHS[1] - _STATE_LENGTHS[0]))
     fixed = max(0, round(sizes[0] - per_token * _STATE_LENGTHS[0]))
-    return MemoryCost(per_token, fixed, round(fixed + per_token * context.n_ctx_seq))
+    if context.memory.rollback is RollbackKind.TRIM:
+        checkpoint = 0
+    return MemoryCost(per_token, fixed, round(fixed + per_token * context.n_ctx_seq), checkpoint)
 
 
 def time_decodes(context: Context, *, longest: int = _LONGEST, progress: Callable[[float], None] | None) -> Timing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
     from pyspec.llama import Model
     from pyspec.speculation.config import Speculation
 
+ANY_MODEL = "draft-*"  # every drafter with a model; as a drafter's name, the one that the draft model is made for
+
 # field: (flag, drafter, its option)
 _DRAFTER_OPTIONS = {
-    "draft_n_max": ("--spec-draft-n-max", "draft-simple", "n_max"),
-    "draft_n_min": ("--spec-draft-n-min", "draft-simple", "n_min"),
-    "draft_p_min": ("--spec-draft-p-min", "draft-simple", "p_min"),
-    "draft_sampling": ("--spec-draft-sampling", "draft-simple", "sampling"),
-    "draft_threads": ("-td", "draft-simple", "n_threads"),
-    "draft_type_k": ("-ctkd", "draft-simple", "type_k"),
-    "draft_type_v": ("-ctvd", "draft-simple", "type_v"),
+    "draft_n_max": ("--spec-draft-n-max", ANY_MODEL, "n_max"),
+    "draft_n_min": ("--spec-draft-n-min", ANY_MODEL, "n_min"),
+    "draft_p_min": ("--spec-draft-p-min", ANY_MODEL, "p_min"),
+    "draft_sampling": ("--spec-draft-sampling", ANY_MODEL, "sampling"),
+    "draft_threads": ("-td", ANY_MODEL, "n_threads"),
+    "draft_type_k": ("-ctkd", ANY_MODEL, "type_k"),
+    "draft_type_v": ("-ctvd", ANY_MODEL, "type_v"),
+    "draft_backend_sampling": ("--spec-draft-backend-sampling", ANY_MODEL, "backend_sampling"),
     "ngram_simple_size_n": ("--spec-ngram-simple-size-n", "ngram-simple", "size_n"),
     "ngram_simple_size_m": ("--spec-ngram-simple-size-m", "ngram-simple", "size_m"),
     "ngram_map_k_size_n": ("--spec-ngram-map-k-size-n", "ngram-map-k", "size_n"),
@@ -46,6 +50,13 @@ class DraftSampling(str, enum.Enum):
 
     GREEDY = "greedy"
     PROBABILISTIC = "probabilistic"
+
+
+class Switch(str, enum.Enum):
+    """Values of a flag that is switched on or off."""
+
+    ON = "on"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ class SpeculationOptions:
             "--spec-type",
             metavar="LIST",
             help="Drafters separated by commas, see `pyspec info`; none: plain decoding."
-            " A draft model brings draft-simple along.",
+            " A draft model brings the drafter along that it is made for.",
         ),
     ] = None
     draft_n_max: Annotated[
@@ -105,6 +116,10 @@ class SpeculationOptions:
     ] = None
     draft_sampling: Annotated[
         DraftSampling | None, typer.Option("--spec-draft-sampling", help="How a draft model chooses (greedy).")
+    ] = None
+    draft_backend_sampling: Annotated[
+        Switch | None,
+        typer.Option("--spec-draft-backend-sampling", help="Let the device select a draft model's tokens (off)."),
     ] = None
     draft_threads: Annotated[
         int | None, typer.Option("--spec-draft-threads", "--threads-draft", "-td", metavar="N", help="Its threads.")
@@ -165,8 +180,15 @@ class SpeculationOptions:
         ),
     ] = None
 
+    spec_set: Annotated[
+        list[str] | None,
+        typer.Option("--spec-set", metavar="NAME.OPTION=VALUE", help="Set any option of a drafter, also of a plug-in."),
+    ] = None
+
     def names(self, draft_model: str | None) -> tuple[str, ...]:
         """Return the drafters asked for; none means plain decoding.
+
+        ``ANY_MODEL`` stands for the drafter that the draft model is made for.
 
         Raises:
             typer.BadParameter: One is not installed, or an option is given for one that is not among them.
@@ -176,27 +198,32 @@ class SpeculationOptions:
 
         with wrong_usage(flag="--spec-type"):
             names = Speculation(self.spec_type if self.spec_type is not None else "none").names
-        wants_model = draft_model is not None and (names or self.spec_type is None)
-        if wants_model and not any(name.startswith("draft-") for name in names):
-            names = (*names, "draft-simple")
         for name in names:
             if name not in drafters.names():
                 msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}."
                 raise typer.BadParameter(msg, param_hint="--spec-type")
+        wants_model = draft_model is not None and (names or self.spec_type is None)
+        if wants_model and not any(name.startswith("draft-") for name in names):
+            names = (*names, ANY_MODEL)
         for flag, drafter, _option in () if self.spec_type == "none" else self._given():  # off: nothing to set
-            if drafter not in names:
-                msg = f"it belongs to {drafter}, which is not among the drafters ({', '.join(names) or 'none'})."
+            if not any(_is(name, drafter) for name in names):
+                whose = "a draft model" if drafter == ANY_MODEL else drafter
+                msg = f"it belongs to {whose}, which is not among the drafters ({', '.join(names) or 'none'})."
                 raise typer.BadParameter(msg, param_hint=flag)
         return names
 
     def speculation(self, names: tuple[str, ...], draft_model: Model | None) -> Speculation:
         """Return the settings of the drafters ``names``."""
         from pyspec.speculation.config import Speculation  # noqa: PLC0415
+        from pyspec.speculation.detection import drafter_for  # noqa: PLC0415
 
+        found = [drafter_for(draft_model) if name == ANY_MODEL and draft_model else name for name in names]
         options: dict[str, dict[str, Any]] = {}
         for (_flag, drafter, option), value in self._given().items() if names else ():
-            options.setdefault(drafter, {})[option] = value
-        return Speculation(names or "none", draft_model=draft_model, options=options)
+            for name in found:
+                if _is(name, drafter):
+                    options.setdefault(name, {})[option] = value
+        return Speculation(found or "none", draft_model=draft_model, options=options)
 
     @property
     def flags(self) -> dict[str, str]:
@@ -206,8 +233,34 @@ class SpeculationOptions:
     def _given(self) -> dict[tuple[str, str, str], Any]:
         """Return (flag, drafter, option) to value, for what was given."""
         values = {key: getattr(self, name) for name, key in _DRAFTER_OPTIONS.items()}
-        return {
-            key: value.value if isinstance(value, enum.Enum) else value
-            for key, value in values.items()
-            if value is not None
-        }
+        given = {key: _plain(value) for key, value in values.items() if value is not None}
+        for setting in self.spec_set or ():
+            drafter, option, value = _parsed_setting(setting)
+            given["--spec-set", drafter, option] = value
+        return given
+
+
+def _is(name: str, drafter: str) -> bool:
+    """Return whether a drafter is the one, or one of those, that an option belongs to."""
+    return name == drafter or (drafter == ANY_MODEL and name.startswith("draft-"))
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of a flag as a drafter takes it."""
+    if isinstance(value, Switch):
+        return value is Switch.ON
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _parsed_setting(setting: str) -> tuple[str, str, Any]:
+    """Return drafter, option and value of ``NAME.OPTION=VALUE``; a value that is not JSON is text."""
+    key, equals, text = setting.partition("=")
+    drafter, dot, option = key.rpartition(".")
+    if not (equals and dot and drafter and option):
+        msg = f"it must be NAME.OPTION=VALUE, such as ngram-simple.size_n=4; found {setting!r}."
+        raise typer.BadParameter(msg, param_hint="--spec-set")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    return drafter, option, value

@@ -27,7 +27,7 @@ from pyspec.errors import UnsupportedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.context import Context
 from pyspec.llama.model import Model
-from pyspec.speculation.detection import ASSISTANT
+from pyspec.speculation.detection import ASSISTANT, drafter_for
 from pyspec.speculation.draft import Needs, TokenView
 from pyspec.speculation.target import TargetHidden
 
@@ -137,12 +137,13 @@ class DraftMtp(NextTokenHead):
 
 
 def _checked_model(resources: Resources) -> Model:
-    """Return the model whose next-n layers draft: the draft model, or else the target itself."""
-    target = resources.target_model
-    model = resources.draft_model if resources.draft_model is not None else target
+    """Return the model whose next-n layers draft: the draft model if it is made for that, or else the target itself."""
+    target, model = resources.target_model, resources.draft_model
+    if model is None or (drafter_for(model) != "draft-mtp" and target.info.n_layer_nextn > 0):
+        model = target
     if model.info.n_layer_nextn == 0 or not model.config.next_n:
         unloaded = "" if model.config.next_n else " loaded (ModelConfig(next_n=True))"
-        hint = "" if resources.draft_model is not None else " A draft model with such layers can be given with -md."
+        hint = "" if model is not target else " A draft model with such layers can be given with -md."
         msg = f"draft-mtp needs next-n layers; {model.path.name} has none{unloaded}.{hint}"
         raise UnsupportedError(msg)
     if model is not target:

@@ -29,6 +29,7 @@ from pyspec.errors import UnsupportedError
 from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
+from pyspec.speculation.detection import drafter_for, reads_target
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 from pyspec.speculation.target import Target, TargetRows
 from pyspec.speculation.verify import add_piece
@@ -44,6 +45,9 @@ class DraftSimple(ModelDrafter):
 
     def _open(self, resources: Resources) -> None:
         model = require_draft_model(resources, self.name)
+        if reads_target(model):
+            msg = f"{model.path.name} is no language model by itself; it is made for {drafter_for(model)}."
+            raise UnsupportedError(msg)
         require_vocabulary(resources, model)
         self._context = Context(model, self._config(model, resources))
         if self._context.memory.rollback is RollbackKind.NONE:

@@ -14,6 +14,7 @@ from pyspec.drafters import Chain, Resources, create, sorted_by_priority
 from pyspec.engine.generation import Generation, Job, Workplace
 from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.result import Observer, Result
+from pyspec.engine.self_check import check_fed_drafters
 from pyspec.engine.snapshots import with_snapshots
 from pyspec.errors import ConfigError, UnsupportedError
 from pyspec.llama.context import Context
@@ -71,6 +72,8 @@ class Engine:
         self.context = Context(model, with_snapshots(model, _sized(model, context), self.speculation))
         try:
             chain = self._make_chain()
+            if self.speculation.self_check:
+                check_fed_drafters(self.context, chain)
         except BaseException:
             self.context.close()
             raise

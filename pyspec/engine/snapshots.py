@@ -51,6 +51,6 @@ def _state_bytes(model: Model, config: ContextConfig) -> int:
             batch = Batch()
             batch.add(0, 0)
             context.decode(batch)
-            return max(1, len(context.memory.checkpoint(0).data))
+            return max(1, context.memory.n_bytes(0, checkpoint=True))
     except PyspecError:  # the context itself will say what is wrong
         return 1

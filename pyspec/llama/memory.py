@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
-from pyspec.config import MAX_INT32, as_index, require_int
+from pyspec.config import MAX_INT32, as_index, require_bool, require_int
 from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Memory:
         if left != keep:
             msg = f"Sequence {sequence} ends at position {left} after it was trimmed from {held} to {keep}."
             raise RollbackError(msg)
+
+    def n_bytes(self, seq_id: int, *, checkpoint: bool = False) -> int:
+        """Return how many bytes a sequence takes when it is saved, or a checkpoint of it."""
+        flags = _PARTIAL if require_bool("checkpoint", checkpoint) else 0
+        return native.state_size(self._context.handle, self.checked(seq_id), flags)
 
     def checkpoint(self, seq_id: int) -> Checkpoint:
         """Save what ``trim`` could not take back. The checkpoint is good until the sequence is cleared.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspec.config import as_list, require_int
+from pyspec.config import as_list, require_bool, require_int
 from pyspec.errors import ConfigError
 from pyspec.llama.model import Model
 from pyspec.speculation.detection import drafter_for
@@ -24,6 +24,8 @@ class Speculation:
         rule: How drafts are accepted: "match".
         n_snapshots: Snapshots of a recurrent or hybrid target's state, for dropping as many rejected tokens. None
             takes as many as the longest draft, as far as memory allows; longer drafts then cost a checkpoint.
+        self_check: Try drafters that are fed by the target's hidden states on a short text when the engine is made,
+            some 24 decodes, and warn when they draft implausibly badly or well.
 
     Raises:
         ConfigError: Something is not of this form.
@@ -38,6 +40,7 @@ class Speculation:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rule: str = "match"
     n_snapshots: int | None = None
+    self_check: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", _parsed_types(self._suitable() if self.types is None else self.types))
@@ -51,6 +54,7 @@ class Speculation:
             raise ConfigError(msg)
         if self.n_snapshots is not None:
             require_int("n_snapshots", self.n_snapshots, 0, 1 << 16)
+        require_bool("self_check", self.self_check)
         unused = [name for name in self.options if name not in self.names]
         if unused:
             msg = f"options are given for {', '.join(unused)}, but the drafters are {', '.join(self.names) or 'none'}."

@@ -19,6 +19,11 @@ def drafter_for(model: Model) -> str:
     return "draft-simple"
 
 
+def reads_target(model: Model) -> bool:
+    """Return whether a model is only a head that continues from a target's states, and no language model by itself."""
+    return model.info.architecture in ("eagle3", "dflash", ASSISTANT)
+
+
 def _ends_with_next_n(model: Model) -> bool:
     n_blocks = model.metadata.get(f"{model.info.architecture}.block_count", "0")
     return n_blocks.isdecimal() and model.has_tensor(f"blk.{int(n_blocks) - 1}.nextn.eh_proj.weight")

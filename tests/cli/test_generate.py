@@ -167,8 +167,8 @@ WRONG = {
     "-p x --color blue": "--color",
     "-p x --spec-type nonsense": "--spec-type: there is no drafter 'nonsense'; installed are",
     "-p x --spec-type none,ngram-simple": "--spec-type",
-    "-p x --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to draft-simple",
-    "-p x --spec-type ngram-simple -ctkd f16": "-ctkd: it belongs to draft-simple",
+    "-p x --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to a draft model",
+    "-p x --spec-type ngram-simple -ctkd f16": "-ctkd: it belongs to a draft model",
 }
 
 
