@@ -21,14 +21,12 @@ from __future__ import annotations
 
 import array
 import contextlib
-import errno
 import logging
 import os
 import secrets
 import shutil
 import stat
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +36,7 @@ import numpy.typing as npt
 
 from pyspec.drafters.ngram_counts import MAX_N, NO_TOKEN, NgramCounts, as_keys, merged, sum_rows
 from pyspec.errors import NgramFileError
+from pyspec.locking import hold_lock
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +45,6 @@ _MAGIC = b"NGR\xc3\r\n\x1a\n"
 _HEADER = struct.Struct("<8sIIQ")
 _N_HEAD = MAX_N + 1  # integers before the followers of a record
 _MAX_BYTES = 1 << 32  # larger than any useful cache; more may not fit into memory
-_NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def read(path: Path) -> NgramCounts:
@@ -118,58 +116,22 @@ def update(path: Path, learned: NgramCounts) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one thread of one process at a time change a file; the others wait.
-
-    The lock is a file of its own beside it, which stays: removing it would let two lock two files of one name. The
-    operating system releases the lock when its holder dies.
+    """Let one thread of one process at a time change a file; the others wait. The lock is a file beside it.
 
     Raises:
         NgramFileError: The lock's file cannot be made.
     """
     target = Path(os.path.realpath(path))
-    try:
-        descriptor = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        msg = f"The n-gram cache {path} cannot be written: {error.strerror} ({error.filename})."
-        raise NgramFileError(msg) from error
-    try:
-        _lock(descriptor, path)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        _wait_for_lock(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
-            msg = f"The n-gram cache {path} cannot be locked: {error.strerror}."
-            raise NgramFileError(msg) from error
-        _logger.warning("%s is on a file system without locks; do not save to it from several processes.", path)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _wait_for_lock(descriptor: int) -> None:
-        while not _lock_within_ten_seconds(descriptor):
-            pass
-
-    def _lock_within_ten_seconds(descriptor: int) -> bool:
+    with contextlib.ExitStack() as stack:
         try:
-            msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+            alone = stack.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), on_wait=lambda: None))
         except OSError as error:
-            if error.errno != errno.EDEADLK:
-                raise
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _wait_for_lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+            what = f"written: {error.strerror} ({error.filename})" if error.filename else f"locked: {error.strerror}"
+            msg = f"The n-gram cache {path} cannot be {what}."
+            raise NgramFileError(msg) from error
+        if not alone:
+            _logger.warning("%s is on a file system without locks; do not save to it from several processes.", path)
+        yield
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from pyspec.errors import HubError, PyspecError
-from pyspec.hub.lock import hold_lock
+from pyspec.locking import hold_lock
 
 __all__ = ["cache_dir", "explain_os_errors", "models_dir", "publish", "require_space", "workspace"]
 

@@ -369,7 +369,7 @@ def test_a_file_system_without_locks_is_named_and_used(
         def lock(_descriptor: int) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(ngram_file, "_wait_for_lock", lock)
+        monkeypatch.setattr("pyspec.locking._lock", lock)
 
     path = tmp_path / "dynamic.bin"
     refuse(errno.ENOLCK)

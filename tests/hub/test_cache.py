@@ -108,7 +108,7 @@ def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     def no_locks(_descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("pyspec.hub.lock._lock", no_locks)
+    monkeypatch.setattr("pyspec.locking._lock", no_locks)
     maybe_alive = tmp_path / ".m.tmp-other"
     maybe_alive.mkdir()
     with workspace(tmp_path, "m", on_wait=never):
