@@ -112,6 +112,10 @@ class FakeCheckpoint(NamedTuple):
     length: int
     tokens: tuple[int, ...]
 
+    @property
+    def n_bytes(self) -> int:
+        return 100 + len(self.tokens)
+
 
 class FakeMemory:
     """Positions and tokens per sequence.

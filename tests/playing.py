@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,7 @@ class RuleSpec:
         rule: The rule.
         says: Returns what it says to a request after some tokens, whatever is drafted; None means what plain decoding
             says (``tests.reference``).
-        free: Drafts may change the output; then ``says`` holds from the newest token on, as long as nothing is drafted.
+        free: Drafts may change the output; then ``says`` is what follows what was said, while nothing is drafted.
     """
 
     rule: AcceptRule
@@ -245,23 +246,28 @@ class Seat:
             temperature=0.0 if request.seed is None else 1.0,
             seed=request.seed,
         )
-        self._plain = plain_decode(self._saying(len(request.prompt)))
+        says = self.rule.says
+        self._says = functools.cache(functools.partial(says, request)) if says is not None else None
+        self._said: tuple[int, ...] = request.prompt
+        self._plain = plain_decode(self._saying(self._said))
 
     @property
     def plain(self) -> Plain:
         """What plain decoding gives; where drafts may change that, with the tokens that were said already."""
-        return plain_decode(self._saying(self.sequence.n_committed + 1)) if self.rule.free else self._plain
+        said = (*self.sequence.history, self.sequence.pending)
+        if self.rule.free and said != self._said:
+            self._said, self._plain = said, plain_decode(self._saying(said))
+        return self._plain
 
-    def _saying(self, n_said: int) -> Request:
-        """Return a request whose plain decoding says ``n_said`` tokens as they were said and then what the rule says."""
-        request, says = self.request, self.rule.says
+    def _saying(self, said: tuple[int, ...]) -> Request:
+        """Return a request whose plain decoding repeats what was said and goes on with what the rule says."""
+        request, says = self.request, self._says
         if says is None:
             return request
-        said = (*self.sequence.history, self.sequence.pending)[:n_said]
 
         def logits(tokens: tuple[int, ...]) -> Row:
             row = np.zeros(request.n_vocab, np.float32)
-            row[said[len(tokens)] if len(tokens) < n_said else says(request, tokens)] = 1.0
+            row[said[len(tokens)] if len(tokens) < len(said) else says(tokens)] = 1.0
             return row
 
         return replace(request, logits=logits, seed=None, penalty=0.0, banned=frozenset())
@@ -309,9 +315,7 @@ def workplace(table: Table) -> Workplace:
     """Return an engine's workplace over a table's target and chain."""
     model = SimpleNamespace(path=Path("target.gguf"))
     piece = table.seats[0].request.piece
-    return Workplace(
-        cast("Any", model), cast("Any", table.target), table.chain, table.rule, Speculation("none"), piece
-    )
+    return Workplace(cast("Any", model), cast("Any", table.target), table.chain, table.rule, Speculation("none"), piece)
 
 
 def generation(

@@ -179,7 +179,8 @@ def _describe(engine: Engine) -> dict[str, Any]:
 def summary(result: Result) -> str:
     """Return a line about a finished generation."""
     stats = result.stats
-    parts = [f"{stats.n_emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    parts = [] if result.valid else ["INVALID OUTPUT: acceptance was synthetic"]
+    parts += [f"{stats.n_emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
     if stats.n_drafted:
         parts.append(f"acceptance {stats.acceptance:.0%} ({stats.n_accepted} of {stats.n_drafted} draft tokens)")
         parts.append(f"acceptance length {stats.n_emitted / stats.n_rounds:.2f}")

@@ -68,9 +68,9 @@ def _add_draft_model(
 
 def _examined_draft(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, Any]:
     """Say what a draft model is made for; one that is a language model by itself is measured like a target."""
-    from pyspec.speculation.detection import drafter_for, reads_target  # noqa: PLC0415 - --help does without
+    from pyspec.speculation.detection import drafter_for  # noqa: PLC0415 - --help does without
 
-    if reads_target(model):
+    if model.is_head:
         report: dict[str, Any] = {"path": str(model.path), "description": model.info.description}
     else:
         report = _examined(model, sizes, timing=timing)
@@ -117,6 +117,7 @@ def _verdicts(model: Model, draft_model: Model | None, sizes: ContextConfig) -> 
     """Try each installed drafter in an engine of its own; only it knows whether it can work."""
     from pyspec.engine import Engine  # noqa: PLC0415
     from pyspec.speculation.config import Speculation  # noqa: PLC0415
+    from pyspec.speculation.detection import drafter_for  # noqa: PLC0415
 
     small = dataclasses.replace(sizes, n_ctx=min(sizes.n_ctx or _VERDICT_N_CTX, _VERDICT_N_CTX))
     verdicts = []
@@ -125,7 +126,9 @@ def _verdicts(model: Model, draft_model: Model | None, sizes: ContextConfig) -> 
             continue
         reason = None
         try:
-            speculation = Speculation(name, draft_model=draft_model if name.startswith("draft-") else None)
+            own = name == "draft-mtp" and draft_model is not None and drafter_for(draft_model) != name
+            given = draft_model if name.startswith("draft-") and not own else None
+            speculation = Speculation(name, draft_model=given)
             Engine(model, speculation=speculation, context=small).close()
         except PyspecError as error:
             reason = one_line(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import json
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ class DraftSampling(str, enum.Enum):
 
     GREEDY = "greedy"
     PROBABILISTIC = "probabilistic"
+    COUPLED = "coupled"
+
+
+class Rule(str, enum.Enum):
+    """Values of ``--spec-rule``."""
+
+    MATCH = "match"
+    REJECTION = "rejection"
+    COUPLED = "coupled"
+    SYNTHETIC = "synthetic"
 
 
 class Switch(str, enum.Enum):
@@ -180,6 +191,17 @@ class SpeculationOptions:
         ),
     ] = None
 
+    rule: Annotated[
+        Rule | None, typer.Option("--spec-rule", help="How drafts are accepted (match; synthetic with --spec-synth-*).")
+    ] = None
+    synth_length: Annotated[
+        float | None,
+        typer.Option("--spec-synth-len", metavar="L", help="Benchmarks: emit L tokens a round; invalid output."),
+    ] = None
+    synth_rates: Annotated[
+        str | None,
+        typer.Option("--spec-synth-rates", metavar="LIST", help="Benchmarks: acceptance per position; invalid output."),
+    ] = None
     spec_set: Annotated[
         list[str] | None,
         typer.Option("--spec-set", metavar="NAME.OPTION=VALUE", help="Set any option of a drafter, also of a plug-in."),
@@ -200,14 +222,16 @@ class SpeculationOptions:
             names = Speculation(self.spec_type if self.spec_type is not None else "none").names
         for name in names:
             if name not in drafters.names():
-                msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}."
+                near = difflib.get_close_matches(name, drafters.names(), 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
         wants_model = draft_model is not None and (names or self.spec_type is None)
         if wants_model and not any(name.startswith("draft-") for name in names):
             names = (*names, ANY_MODEL)
         for flag, drafter, _option in () if self.spec_type == "none" else self._given():  # off: nothing to set
             if not any(_is(name, drafter) for name in names):
-                whose = "a draft model" if drafter == ANY_MODEL else drafter
+                whose = "a draft model (give one with -md)" if drafter == ANY_MODEL else drafter
                 msg = f"it belongs to {whose}, which is not among the drafters ({', '.join(names) or 'none'})."
                 raise typer.BadParameter(msg, param_hint=flag)
         return names
@@ -223,7 +247,23 @@ class SpeculationOptions:
             for name in found:
                 if _is(name, drafter):
                     options.setdefault(name, {})[option] = value
-        return Speculation(found or "none", draft_model=draft_model, options=options)
+        return Speculation(
+            found or "none",
+            draft_model=draft_model,
+            options=options,
+            rule=self._rule(),
+            synthetic_rates=_numbers(self.synth_rates),
+            synthetic_length=self.synth_length,
+        )
+
+    def _rule(self) -> str:
+        synthetic = self.synth_length is not None or self.synth_rates is not None
+        if self.rule is None:
+            return "synthetic" if synthetic else "match"
+        if synthetic is not (self.rule is Rule.SYNTHETIC):
+            msg = "--spec-synth-len or --spec-synth-rates belong to the rule synthetic, and it needs one of them."
+            raise typer.BadParameter(msg, param_hint="--spec-rule")
+        return self.rule.value
 
     @property
     def flags(self) -> dict[str, str]:
@@ -240,9 +280,23 @@ class SpeculationOptions:
         return given
 
 
+def _numbers(text: str | None) -> list[float] | None:
+    """Return numbers that are separated by commas."""
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"it must be numbers separated by commas, such as 0.9,0.7,0.5; found {text!r}."
+        raise typer.BadParameter(msg, param_hint="--spec-synth-rates") from None
+
+
 def _is(name: str, drafter: str) -> bool:
-    """Return whether a drafter is the one, or one of those, that an option belongs to."""
-    return name == drafter or (drafter == ANY_MODEL and name.startswith("draft-"))
+    """Return whether a drafter is, or may turn out to be, the one or one of those that an option belongs to."""
+    any_model = (drafter == ANY_MODEL and name.startswith("draft-")) or (
+        name == ANY_MODEL and drafter.startswith("draft-")
+    )
+    return name == drafter or any_model
 
 
 def _plain(value: Any) -> Any:

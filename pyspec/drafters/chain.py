@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import operator
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ class Chain:
         states = {}
         for drafter in self.drafters:
             with _blamed(drafter, "save_state"):
-                state = drafter.save_state(seq_id)
+                state = drafter.save_state(seq_id) if hasattr(drafter, "save_state") else None
             if state is not None:
                 states[drafter.name] = state
         return states
@@ -195,20 +195,24 @@ def _require_contract(drafter: object) -> None:
             raise DrafterError(msg)
 
 
-@contextlib.contextmanager
-def _blamed(drafter: Drafter, method: str) -> Iterator[None]:
-    """Say whose fault an exception inside is.
+class _blamed:  # noqa: N801 - used like a function
+    """Say whose fault an exception inside the block is: ``DrafterError`` instead of any that is not pyspec's own."""
 
-    Raises:
-        DrafterError: Instead of any exception that is not pyspec's own.
-    """
-    try:
-        yield
-    except PyspecError:
-        raise
-    except (Exception, GeneratorExit) as error:
-        msg = f"The drafter {drafter.name} failed in {method}(): {type(error).__name__}: {error}"
-        raise DrafterError(msg) from error
+    __slots__ = ("_drafter", "_method")
+
+    def __init__(self, drafter: Drafter, method: str) -> None:
+        self._drafter = drafter
+        self._method = method
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, (Exception, GeneratorExit)) and not isinstance(error, PyspecError):
+            msg = f"The drafter {self._drafter.name} failed in {self._method}(): {type(error).__name__}: {error}"
+            raise DrafterError(msg) from error
 
 
 def _n_model_tokens(drafter: Drafter) -> int:

@@ -27,6 +27,7 @@ from pyspec.errors import ConfigError, UnsupportedError
 from pyspec.llama.batch import NO_TOKEN, Batch
 from pyspec.llama.context import Context
 from pyspec.llama.model import Model
+from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch, Needs, TokenView
 from pyspec.speculation.target import TargetHidden, TargetRows
 
@@ -52,9 +53,9 @@ class DraftDFlash(ModelDrafter):
         hidden.set_causal(value=model.metadata.get("dflash.attention.causal") == "true")
         hidden.keep_next_n("all" if self._lattice else "wanted")
         resources.target.hidden.keep_layer_inputs(self._layers)
-        self._feed = FeatureFeed(self._features, self._read)
+        capacity = self._context.n_ctx_seq - self._n_block
+        self._feed = FeatureFeed(self._features, self._read, capacity=capacity, drafter=self.name)
         self._batch = Batch()
-        self._warned = False
 
     def _set_block(self, model: Model) -> None:
         """Find out how long a block is, and how its rows are read."""
@@ -69,9 +70,8 @@ class DraftDFlash(ModelDrafter):
 
     def _checked_layers(self, model: Model, resources: Resources) -> tuple[int, ...]:
         target, layers = resources.target_model, model.info.target_layers
-        if model.info.architecture != "dflash" or not layers or is_dspark(model) != (self.name == "draft-dspark"):
-            kind = "draft-dspark" if is_dspark(model) else f"of the architecture {model.info.architecture}"
-            msg = f"{self.name} needs a draft model of its kind; {model.path.name} is {kind}."
+        if drafter_for(model) != self.name or not layers:
+            msg = f"{self.name} needs a draft model of its kind; {model.path.name} is made for {drafter_for(model)}."
             raise UnsupportedError(msg)
         if model.info.n_embd != target.info.n_embd:
             msg = (
@@ -108,7 +108,7 @@ class DraftDFlash(ModelDrafter):
                     self._context.memory.trim(draft.request.seq_id, self._feed.of(draft.request.seq_id).first)
         return self._finished(growing)
 
-    def save_state(self, seq_id: int) -> bytes:
+    def save_state(self, seq_id: int) -> bytes | None:
         """Return the rows that wait, the deferred one among them, and the draft model's memory of the sequence."""
         return self._feed.save(self._context, seq_id)
 
@@ -120,18 +120,10 @@ class DraftDFlash(ModelDrafter):
         return hidden.layer_inputs(self._layers)
 
     def _limit(self, request: DraftRequest) -> int:
-        """Return how many tokens may be drafted; 0 when rows are missing or a block does not fit any more."""
+        """Return how many tokens may be drafted; 0 when rows are missing, as they are when a block would not fit."""
         if request.position == 0 or self._feed.ready(request.seq_id, request.position) is None:
             return 0
-        fits = request.position + self._n_block <= self._context.n_ctx_seq
-        if not fits and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "The draft context holds %d tokens per sequence; a longer sequence goes on without %s.",
-                self._context.n_ctx_seq,
-                self.name,
-            )
-        return min(self.n_max, request.budget) if fits else 0
+        return min(self.n_max, request.budget)
 
     def _read(self, seq_id: int, end: int) -> None:
         """Put the rows of a sequence before position ``end`` into the draft model's memory."""
@@ -207,11 +199,6 @@ class DraftDSpark(DraftDFlash):
             if choice is None:
                 return
             yield choice
-
-
-def is_dspark(model: Model) -> bool:
-    """Return whether a draft model has DSpark's Markov head."""
-    return model.info.architecture == "dflash" and model.has_tensor("markov_w1.weight")
 
 
 def _mask_token(model: Model, drafter: str) -> int:

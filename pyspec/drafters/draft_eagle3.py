@@ -17,6 +17,7 @@ from pyspec.drafters.taps import require_layer_inputs, require_next_n_rows
 from pyspec.errors import UnsupportedError
 from pyspec.llama.context import Context
 from pyspec.llama.model import Model
+from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.draft import Needs
 from pyspec.speculation.target import TargetHidden
 
@@ -59,8 +60,8 @@ def _checked_layers(model: Model, resources: Resources) -> tuple[int, ...]:
     """Return the layers to read, when target and draft model belong together."""
     target, layers = resources.target_model, model.info.target_layers
     if model.info.architecture != "eagle3" or len(layers) != _N_LAYERS:
-        kind = model.info.architecture
-        msg = f"draft-eagle3 needs a draft model of the architecture eagle3; {model.path.name} is {kind}."
+        made_for = drafter_for(model)
+        msg = f"draft-eagle3 needs an EAGLE-3 head with three layers to read; {model.path.name} is made for {made_for}."
         raise UnsupportedError(msg)
     width = int(model.metadata.get("eagle3.target_hidden_size", 0))
     if width != target.info.n_embd:

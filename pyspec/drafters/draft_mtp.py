@@ -26,9 +26,10 @@ from pyspec.drafters.taps import require_next_n_rows
 from pyspec.errors import UnsupportedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.context import Context
+from pyspec.llama.limits import ASSISTANT, LENDER
 from pyspec.llama.model import Model
-from pyspec.speculation.detection import ASSISTANT, drafter_for
-from pyspec.speculation.draft import Needs, TokenView
+from pyspec.speculation.detection import drafter_for
+from pyspec.speculation.draft import DraftRequest, Needs, TokenView
 from pyspec.speculation.target import TargetHidden
 
 
@@ -69,6 +70,11 @@ class DraftMtp(NextTokenHead):
     def _nothing_read(self) -> Waiting:
         """Nothing comes before the first token, which stands beside zeros."""
         return Waiting(first=-1, rows=[self._nothing], tokens=[NO_TOKEN])
+
+    def _limit(self, request: DraftRequest) -> int:
+        if self._shared and request.position == 0:  # there is nothing in the target's memory to read
+            return 0
+        return super()._limit(request)
 
     def _step(self, active: list[Growing]) -> Step:
         if self._shared:
@@ -148,6 +154,10 @@ def _checked_model(resources: Resources) -> Model:
         raise UnsupportedError(msg)
     if model is not target:
         require_vocabulary(resources, model)
+    if model.info.architecture == ASSISTANT and target.info.architecture != LENDER:
+        found = target.info.architecture
+        msg = f"{model.path.name} reads the memory of a {LENDER} target; {target.path.name} is {found}."
+        raise UnsupportedError(msg)
     if model.info.n_embd_out != target.info.n_embd_out:
         msg = (
             f"{model.path.name} reads rows of width {model.info.n_embd_out}; {target.path.name} gives "

@@ -29,7 +29,7 @@ from pyspec.errors import UnsupportedError
 from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation.detection import drafter_for, reads_target
+from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 from pyspec.speculation.target import Target, TargetRows
 from pyspec.speculation.verify import add_piece
@@ -45,7 +45,7 @@ class DraftSimple(ModelDrafter):
 
     def _open(self, resources: Resources) -> None:
         model = require_draft_model(resources, self.name)
-        if reads_target(model):
+        if model.is_head:
             msg = f"{model.path.name} is no language model by itself; it is made for {drafter_for(model)}."
             raise UnsupportedError(msg)
         require_vocabulary(resources, model)

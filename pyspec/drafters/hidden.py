@@ -10,6 +10,7 @@ So nothing needs to be undone here when a draft is rejected or a round is left h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.drafters.saved import memory_parts, pack, restore_memory, unpack
+from pyspec.errors import StateError, UnsupportedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.context import Context
 from pyspec.speculation.draft import EvaluatedBatch
 from pyspec.speculation.target import TargetHidden
+
+_N_DIMENSIONS = 2
+_logger = logging.getLogger(__name__)
 
 Features = npt.NDArray[np.float32]
 """Rows of hidden states, [n, width]."""
@@ -64,6 +69,8 @@ class Waiting:
         if position > self.end or NO_TOKEN in tokens:
             self.lost = True
         if self.lost:
+            self.rows.clear()
+            self.tokens.clear()
             return
         known = self.end - position  # these were read before, and still stand
         self.rows += list(rows[known:])
@@ -81,9 +88,17 @@ class Waiting:
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, npt.NDArray[Any]]) -> Waiting:
-        """Return what ``parts`` was called on."""
-        rows, tokens = list(parts["rows"]), parts["tokens"].tolist()
-        return cls(int(parts["first"]), rows, tokens, bool(parts["lost"]))
+        """Return what ``parts`` was called on.
+
+        Raises:
+            StateError: The parts do not fit together.
+        """
+        rows, tokens, first, lost = parts["rows"], parts["tokens"], parts["first"], parts["lost"]
+        fit = rows.ndim == _N_DIMENSIONS and rows.dtype == np.float32 and tokens.shape == (len(rows),)
+        if not fit or tokens.dtype.kind != "i" or first.shape or first.dtype.kind != "i" or lost.shape:
+            msg = "The parts of this state of a drafter do not fit together."
+            raise StateError(msg)
+        return cls(int(first), list(rows), tokens.tolist(), bool(lost))
 
     def take(self, count: int) -> None:
         """Drop the oldest rows, because the draft model has read them."""
@@ -108,13 +123,24 @@ class FeatureFeed:
     Args:
         features: Takes what is needed from the target's hidden states, one row per entry of the batch.
         read: Called with a sequence and a position when many rows before that position are certain: reads them.
+        capacity: Positions that the draft model's memory has for a sequence; a longer one is not drafted for.
+        drafter: Its name, for the warning then.
         most: So many certain rows are many.
     """
 
     def __init__(
-        self, features: Callable[[TargetHidden], Features], read: Callable[[int, int], None], most: int = 64
+        self,
+        features: Callable[[TargetHidden], Features],
+        read: Callable[[int, int], None],
+        *,
+        capacity: int,
+        drafter: str,
+        most: int = 64,
     ) -> None:
         self._features = features
+        self._capacity = capacity
+        self._drafter = drafter
+        self._warned = False
         self._read = read
         self._most = most
         self._waiting: dict[int, Waiting] = {}
@@ -132,16 +158,35 @@ class FeatureFeed:
             waiting = self.of(seq_id)
             position = batch.positions[first]
             waiting.add(position, rows[first:end].copy(), batch.tokens[first:end])
-            if min(position, waiting.end) - waiting.first >= self._most:
+            if waiting.end > self._capacity:
+                self.give_up(waiting)
+            if not waiting.lost and min(position, waiting.end) - waiting.first >= self._most:
                 self._read(seq_id, position)
+
+    def give_up(self, waiting: Waiting) -> None:
+        """Draft no more for a sequence that the draft model's memory has no room for, and say so once."""
+        waiting.lost = True
+        waiting.rows.clear()
+        waiting.tokens.clear()
+        if not self._warned:
+            self._warned = True
+            _logger.warning(
+                "The draft context holds %d tokens per sequence; a longer sequence goes on without %s.",
+                self._capacity,
+                self._drafter,
+            )
 
     def of(self, seq_id: int) -> Waiting:
         """Return the rows of a sequence."""
         return self._waiting.setdefault(seq_id, Waiting())
 
-    def save(self, context: Context, seq_id: int) -> bytes:
-        """Return the rows of a sequence and what the draft model's memory holds of it."""
-        return pack(**self.of(seq_id).parts(), **memory_parts(context, seq_id))
+    def save(self, context: Context, seq_id: int) -> bytes | None:
+        """Return the rows of a sequence and what the draft model's memory holds of it; None where that cannot be."""
+        try:
+            memory = memory_parts(context, seq_id)
+        except UnsupportedError:  # a sliding window has moved on
+            return None
+        return pack(**self.of(seq_id).parts(), **memory)
 
     def load(self, context: Context, seq_id: int, state: bytes) -> None:
         """Take back what ``save`` returned.

@@ -40,9 +40,9 @@ class NextTokenHead(ModelDrafter):
     def _start(self) -> None:
         """Prepare to draft; called once ``self._context`` is open."""
         self._context.hidden.keep_next_n("wanted")
-        self._feed = FeatureFeed(self._features, self._read)
+        capacity = self._context.n_ctx_seq - self.shift
+        self._feed = FeatureFeed(self._features, self._read, capacity=capacity, drafter=self.name)
         self._batch = Batch()
-        self._warned = False
 
     def _features(self, hidden: TargetHidden) -> Features:
         """Take the target's rows for a batch, [n_entries, width]."""
@@ -80,7 +80,7 @@ class NextTokenHead(ModelDrafter):
         self._feed.of(seq_id).put_back()
         self._trim(seq_id)
 
-    def save_state(self, seq_id: int) -> bytes:
+    def save_state(self, seq_id: int) -> bytes | None:
         """Return the rows that wait, the deferred one among them, and the draft model's memory of the sequence."""
         return self._feed.save(self._context, seq_id)
 
@@ -98,13 +98,6 @@ class NextTokenHead(ModelDrafter):
         if waiting is None or not waiting.rows:
             return 0
         room = self._context.n_ctx_seq - request.position - self.shift + 1
-        if room <= 0 and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "The draft context holds %d tokens per sequence; a longer sequence goes on without %s.",
-                self._context.n_ctx_seq,
-                self.name,
-            )
         return max(0, min(self.n_max, request.budget, room))
 
     def _step(self, active: list[Growing]) -> Step:

@@ -242,7 +242,7 @@ def _checked_path(option: str, path: object) -> str:
         text = os.fspath(path)  # type: ignore[call-overload]
     except TypeError:
         text = None
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text or text.endswith(os.sep):
         msg = f"{option} must be the path of a file, not {path!r}."
         raise ConfigError(msg)
     return text

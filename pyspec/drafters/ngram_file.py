@@ -100,7 +100,8 @@ def write(path: Path, counts: NgramCounts) -> None:
         msg = f"The n-gram cache {path} cannot be written: {error.strerror}."
         raise NgramFileError(msg) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     _sync_folder(target.parent)
 
 

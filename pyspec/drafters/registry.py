@@ -90,20 +90,24 @@ def create(name: str, *, resources: Resources | None = None, **options: Any) -> 
         >>> create("ngram-simple", size_n=4, size_m=8).name  # doctest: +SKIP
         'ngram-simple'
     """
+    return build(name, options, resources)
+
+
+def build(name: str, options: Mapping[str, Any], resources: Resources | None = None) -> Drafter:
+    """Build a drafter from options in a mapping; see ``create``."""
     factory = _factory(name)
     accepted = _option_names(factory)
     for option in options:
         if option not in accepted:
-            near = difflib.get_close_matches(option, accepted, 1)
+            near = difflib.get_close_matches(str(option), accepted, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
             msg = f"The drafter {name} has no option {option!r}; it has {', '.join(accepted) or 'none'}.{hint}"
             raise ConfigError(msg)
     if resources is None and getattr(factory, "needs_resources", False):
         msg = f"The drafter {name} works with models; build it through pyspec.Engine, which has them."
         raise ConfigError(msg)
-    if resources is not None and "resources" in inspect.signature(factory).parameters:
-        options["resources"] = resources
-    return _built(factory, name, options)
+    takes_resources = resources is not None and "resources" in inspect.signature(factory).parameters
+    return _built(factory, name, {**options, "resources": resources} if takes_resources else dict(options))
 
 
 def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> Drafter:
@@ -121,6 +125,15 @@ def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> D
     return drafter
 
 
+def option_names(name: str) -> list[str]:
+    """Return the names of a drafter's options.
+
+    Raises:
+        ConfigError: There is no such drafter.
+    """
+    return _option_names(_factory(name))
+
+
 def longest_draft(name: str, options: Mapping[str, Any]) -> int:
     """Return how many tokens a drafter may propose with these options, before it is built.
 
@@ -133,7 +146,7 @@ def longest_draft(name: str, options: Mapping[str, Any]) -> int:
     for limit in ("n_max", "size_m"):
         if limit in parameters:
             value = options.get(limit, parameters[limit].default)
-            return value if type(value) is int else _USUAL_LENGTH
+            return value if type(value) is int and value > 0 else _USUAL_LENGTH
     return _USUAL_LENGTH
 
 

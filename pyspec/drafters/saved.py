@@ -34,12 +34,19 @@ def unpack(state: bytes, *names: str) -> dict[str, npt.NDArray[Any]]:
     Raises:
         StateError: It is damaged, of another version, or a part is missing.
     """
+    if not isinstance(state, bytes):
+        msg = f"A state of a drafter is bytes, not {type(state).__name__}."
+        raise StateError(msg)
     checksum, content = state[:_CHECKSUM_BYTES], state[_CHECKSUM_BYTES:]
     if not content or zlib.crc32(content) != int.from_bytes(checksum, "little"):
         msg = f"This state of a drafter, {len(state)} bytes, is damaged: its checksum does not match."
         raise StateError(msg)
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        parts = {name: file[name] for name in file.files}
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            parts = {name: file[name] for name in file.files}
+    except Exception as error:  # zip files fail in many ways
+        msg = f"This is no state of a drafter: {error}"
+        raise StateError(msg) from error
     if int(parts.get("version", np.array(0))) != VERSION:
         msg = f"This state of a drafter has version {parts.get('version')}; readable is {VERSION}."
         raise StateError(msg)
@@ -71,9 +78,14 @@ def restore_memory(context: Context, seq_id: int, parts: Parts) -> None:
     """
     if context.borrows_memory:
         return
-    length = int(parts["memory_length"])
-    if length == 0:
-        context.memory.clear(seq_id)
-        return
-    data, fingerprint = parts["memory"].tobytes(), str(parts["memory_fingerprint"])
-    State(data, length, fingerprint, int(parts["memory_checksum"])).restore(context, seq_id)
+    try:
+        length = int(parts["memory_length"])
+        if length == 0:
+            context.memory.clear(seq_id)
+            return
+        data, fingerprint = parts["memory"].tobytes(), str(parts["memory_fingerprint"])
+        state = State(data, length, fingerprint, int(parts["memory_checksum"]))
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"This is no state of a drafter: {error}"
+        raise StateError(msg) from error
+    state.restore(context, seq_id)

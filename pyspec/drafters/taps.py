@@ -14,6 +14,8 @@ from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
 from pyspec.llama.model import Model
 
+_known: dict[tuple[str, bool], bool] = {}
+
 
 def require_layer_inputs(resources: Resources, layers: Sequence[int], drafter: str) -> None:
     """Refuse a target whose decodes cannot keep the inputs of these layers.
@@ -25,21 +27,36 @@ def require_layer_inputs(resources: Resources, layers: Sequence[int], drafter: s
     n_layer = model.info.n_layer
     outside = [layer for layer in layers if not 0 <= layer <= n_layer]
     if outside:
-        msg = f"{drafter} reads the input of layer {outside[0]}; {model.path.name} has {n_layer} layers."
+        msg = f"{drafter} reads the input of layer {outside[0]}; {model.path.name} has the layers 0 to {n_layer - 1}."
         raise UnsupportedError(msg)
-    context = _small(model)
-    try:
-        context.hidden.keep_layer_inputs(layers)
-        _decode_one(context)
-        context.hidden.layer_inputs(layers)
-    except (NativeError, ConfigError) as error:
+    if not all(_hands_out(model, last=last) for last in {layer == n_layer for layer in layers}):
+        what = f"the output of layer {n_layer - 1}" if n_layer in layers else "the inputs of its layers"
         msg = (
-            f"{drafter} reads the inputs of layers {', '.join(map(str, layers))}, which llama.cpp does not hand out "
-            f"for {model.path.name} ({model.info.architecture})."
+            f"{drafter} reads {what} (layers {', '.join(map(str, layers))} in its file), which llama.cpp does not hand "
+            f"out for {model.path.name} ({model.info.architecture})."
         )
-        raise UnsupportedError(msg) from error
-    finally:
-        context.close()
+        raise UnsupportedError(msg)
+
+
+def _hands_out(model: Model, *, last: bool) -> bool:
+    """Return whether decodes of an architecture can keep layer inputs, or the last layer's output.
+
+    The answer is remembered, because a trial that fails leaves a broken context behind, which is never freed.
+    """
+    key = model.info.architecture, last
+    if key not in _known:
+        layer = model.info.n_layer if last else 0
+        context = _small(model)
+        try:
+            context.hidden.keep_layer_inputs([layer])
+            _decode_one(context)
+            context.hidden.layer_inputs([layer])
+            _known[key] = True
+        except (NativeError, ConfigError):
+            _known[key] = False
+        finally:
+            context.close()
+    return _known[key]
 
 
 def require_next_n_rows(resources: Resources, drafter: str) -> None:
@@ -56,7 +73,7 @@ def require_next_n_rows(resources: Resources, drafter: str) -> None:
         _decode_one(context)
         if np.isnan(context.hidden.next_n()).any():
             msg = (
-                f"{drafter} reads the state before the output norm, which llama.cpp does not hand out "
+                f"{drafter} reads next-n rows (the state before the output norm), which llama.cpp does not hand out "
                 f"for {model.path.name} ({model.info.architecture})."
             )
             raise UnsupportedError(msg)

@@ -7,10 +7,11 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspec.config import ContextConfig, SamplingConfig, require_int
-from pyspec.drafters import Chain, Resources, create, sorted_by_priority
+from pyspec.drafters import Chain, Resources, sorted_by_priority
+from pyspec.drafters.registry import build, option_names
 from pyspec.engine.generation import Generation, Job, Workplace
 from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.result import Observer, Result
@@ -21,9 +22,9 @@ from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
 from pyspec.llama.model import Model
 from pyspec.llama.sampler import make_sampler
-from pyspec.speculation.accept import MatchRule
 from pyspec.speculation.config import Speculation
-from pyspec.speculation.ending import Ending
+from pyspec.speculation.detection import drafter_for
+from pyspec.speculation.ending import Ending, Finish
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.sequence import Sequence as SequenceState
 
@@ -34,6 +35,7 @@ _logger = logging.getLogger(__name__)
 _DEFAULT_N_CTX = 4096
 _OBSERVER_HOOKS = ("begin", "round", "end")
 _NO_LIMIT = 2**31 - 1
+_SAMPLING_OF_RULE = {"rejection": "probabilistic", "coupled": "coupled"}
 
 
 class Engine:
@@ -67,18 +69,26 @@ class Engine:
             msg = f"model must be a Model, not {type(model).__name__}."
             raise ConfigError(msg)
         require_int("n_slots", n_slots, 1, 1)
+        if model.is_head:
+            msg = f"{model.path.name} is a head for {drafter_for(model)}, no language model by itself; give its target."
+            raise UnsupportedError(msg)
         self.model = model
         self.speculation = _checked_speculation(speculation)
         self.context = Context(model, with_snapshots(model, _sized(model, context), self.speculation))
         try:
             chain = self._make_chain()
-            if self.speculation.self_check:
-                check_fed_drafters(self.context, chain)
         except BaseException:
             self.context.close()
             raise
+        try:
+            if self.speculation.self_check:
+                check_fed_drafters(self.context, chain)
+        except BaseException:
+            run_all((chain.close, self.context.close))
+            raise
         piece = model.vocab.all_pieces().__getitem__
-        self._workplace = Workplace(model, self.context, chain, MatchRule(), self.speculation, piece)
+        rule = self.speculation.make_rule(None, chain.n_max)
+        self._workplace = Workplace(model, self.context, chain, rule, self.speculation, piece)
 
     def generate(
         self,
@@ -87,6 +97,7 @@ class Engine:
         max_tokens: int | None = None,
         sampling: SamplingConfig | None = None,
         stop: str | Sequence[str] = (),
+        rule: str | None = None,
         n_top: int = 0,
         observer: Observer | None = None,
     ) -> Result:
@@ -97,12 +108,14 @@ class Engine:
                 attribute ``partial``.
         """
         generation = self.stream(
-            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, n_top=n_top, observer=observer
+            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, rule=rule, n_top=n_top, observer=observer
         )
         try:
             for _chunk in generation:
                 pass
         except BaseException as error:
+            if generation.result.finish is None:
+                generation.result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
             with contextlib.suppress(AttributeError):  # a class with slots cannot carry it
                 error.partial = generation.result  # type: ignore[attr-defined]
             raise
@@ -115,6 +128,7 @@ class Engine:
         max_tokens: int | None = None,
         sampling: SamplingConfig | None = None,
         stop: str | Sequence[str] = (),
+        rule: str | None = None,
         n_top: int = 0,
         observer: Observer | None = None,
     ) -> Generation:
@@ -126,6 +140,7 @@ class Engine:
             max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
             sampling: How the target chooses; None takes the most likely token.
             stop: Strings to stop before.
+            rule: How drafts are accepted: "match", "rejection", "coupled" or "synthetic"; None takes the engine's.
             n_top: How many of the largest logits to report per token.
             observer: Follows the rounds, for example a ``pyspec.trace.TraceWriter``.
 
@@ -162,7 +177,8 @@ class Engine:
             msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
             raise ConfigError(msg)
         result = Result(prompt_tokens=tokens, seed=sampler.seed)
-        return Generation(self._workplace, Job(sequence, settings, observer, result))
+        chosen = None if rule is None else self.speculation.make_rule(rule, self._workplace.chain.n_max)
+        return Generation(self._workplace, Job(sequence, settings, observer, result, chosen))
 
     def _make_chain(self) -> Chain:
         speculation = self.speculation
@@ -179,13 +195,20 @@ class Engine:
         drafters: list[Drafter] = []
         try:
             for name in sorted_by_priority(speculation.names):
-                drafter = create(name, resources=resources, **speculation.options.get(name, {}))
+                drafter = build(name, self._options(name), resources)
                 drafters.append(drafter)
             return Chain(drafters)
         except BaseException:
-            for drafter in drafters:
-                drafter.close()
+            run_all(drafter.close for drafter in drafters if hasattr(drafter, "close"))
             raise
+
+    def _options(self, name: str) -> dict[str, Any]:
+        """Return a drafter's options; where drafts can be drawn, they are drawn as the rule wants them."""
+        options = dict(self.speculation.options.get(name, {}))
+        sampling = _SAMPLING_OF_RULE.get(self.speculation.rule)
+        if sampling is not None and "sampling" in option_names(name):
+            options.setdefault("sampling", sampling)
+        return options
 
     def close(self) -> None:
         """Close the drafters and the context. The models stay open. May be called again."""
@@ -228,6 +251,9 @@ def _checked_speculation(speculation: Speculation | None) -> Speculation:
     if draft_model is not None and not isinstance(draft_model, Model):
         msg = f"draft_model must be a Model, not {type(draft_model).__name__}."
         raise ConfigError(msg)
-    if draft_model is not None and not any(name.startswith("draft-") for name in speculation.names):
-        _logger.warning("None of the drafters uses the draft model %s; draft-simple would.", draft_model.path.name)
+    if draft_model is not None:
+        with_model = {name for name in speculation.names if name.startswith("draft-")}
+        made_for = drafter_for(draft_model)
+        if not with_model or (with_model == {"draft-mtp"} and made_for != "draft-mtp"):
+            _logger.warning("None of the drafters uses the draft model %s; %s would.", draft_model.path.name, made_for)
     return speculation

@@ -33,7 +33,7 @@ class Workplace:
         model: The target's model.
         context: The target.
         chain: The drafters.
-        rule: How drafts are accepted.
+        rule: How drafts are accepted, unless a job says otherwise.
         speculation: What was asked, for observers.
         piece: Returns the bytes of a token.
         busy: A generation is under way.
@@ -57,12 +57,14 @@ class Job:
         sampling: How the target chooses.
         observer: Who follows it, or None.
         result: Filled round by round.
+        rule: How its drafts are accepted; None takes the workplace's.
     """
 
     sequence: Sequence
     sampling: SamplingConfig
     observer: Observer | None
     result: Result = field(default_factory=Result)
+    rule: AcceptRule | None = None
 
 
 class Generation(Iterator[Chunk]):
@@ -103,9 +105,9 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
     if workplace.busy:
         msg = "This engine is still generating; finish or close the running stream first."
         raise BusyError(msg)
-    workplace.busy = True
     result, observer = job.result, job.observer or _Nobody()
     try:
+        workplace.busy = True
         observer.begin(_run_info(workplace, job))
         text = TextStream()
         for outcome in _rounds(workplace, job):
@@ -122,6 +124,7 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
             yield chunk
     except GeneratorExit:
         result.finish = result.finish or Finish.CANCELLED
+        _report_rest(job)
     except BaseException as error:
         result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
         _report_rest(job)
@@ -132,15 +135,14 @@ def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
 
 
 def _report_rest(job: Job) -> None:
-    """Put into the result what a round committed before it raised."""
-    sequence, result = job.sequence, job.result
-    emitted = [*sequence.history, sequence.pending][len(result.prompt_tokens) :]
-    missing = emitted[len(result.tokens) :]
-    result.tokens += missing
-    result.sources += ["unknown"] * len(missing)
-    if missing:
-        ending = sequence.ending
-        result.text = bytes(ending.text[: ending.cut]).decode("utf-8", errors="replace")
+    """Put into the result what was emitted and had no chunk, because something raised or the caller left."""
+    sequence, result, ending = job.sequence, job.result, job.sequence.ending
+    result.tokens[:] = [*sequence.history, sequence.pending][len(result.prompt_tokens) :]
+    n_tokens = len(result.tokens)
+    result.sources += ["unknown"] * (n_tokens - len(result.sources))
+    if sequence.n_top:
+        result.top += [()] * (n_tokens - len(result.top))
+    result.text = bytes(ending.text[: ending.cut]).decode("utf-8", errors="replace")
 
 
 class _Nobody:
@@ -157,7 +159,8 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
     """The loop: read the prompt, then play rounds until the sequence ends."""
     sequence, result, context = job.sequence, job.result, workplace.context
     began = time.perf_counter()
-    batch = RoundBatch([sequence])
+    batch, rule = RoundBatch([sequence]), job.rule or workplace.rule
+    result.valid = rule.valid
     context.memory.clear(sequence.seq_id)
     result.drafters = workplace.chain.new_stats()
     workplace.chain.begin(sequence.seq_id, sequence.history, sequence.rows)
@@ -170,7 +173,7 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
     result.stats.prompt_seconds = time.perf_counter() - began
     result.stats.n_prompt = len(result.prompt_tokens)
     while sequence.ending.remaining > 0 and sequence.n_committed < context.n_ctx_seq:
-        outcome = run_round(batch, workplace.chain, context, workplace.rule)[0]
+        outcome = run_round(batch, workplace.chain, context, rule)[0]
         result.stats.count(outcome)
         result.tokens += outcome.emitted
         result.top += outcome.top
@@ -193,7 +196,7 @@ def _run_info(workplace: Workplace, job: Job) -> RunInfo:
         speculation={
             "types": list(speculation.types or ()),
             "options": {drafter.name: options_of(drafter) for drafter in workplace.chain.drafters},
-            "rule": speculation.rule,
+            "rule": (job.rule or workplace.rule).name,
         },
         sampling={**dataclasses.asdict(job.sampling), "seed": job.result.seed},
         prompt_tokens=job.result.prompt_tokens,

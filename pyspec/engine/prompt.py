@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.config import as_list
-from pyspec.errors import BatchError, ConfigError, ContextFullError
-from pyspec.llama.batch import NO_TOKEN, checked_rows
+from pyspec.errors import ConfigError, ContextFullError
+from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.model import Model
 from pyspec.llama.vocab import Vocab
 
@@ -32,14 +32,22 @@ class Embeddings:
 
     def __init__(self, rows: npt.ArrayLike) -> None:
         try:
-            self.rows = checked_rows(np.asarray(rows, np.float32))
-        except (BatchError, TypeError, ValueError) as error:
-            msg = f"rows must be an array of floats, [n, width]: {error}"
+            given = np.asarray(rows)
+        except (TypeError, ValueError) as error:
+            msg = f"rows must be an array of floats, [n, width]: {error}."
             raise ConfigError(msg) from None
-        if not self.rows:
-            msg = "rows must have at least one row."
+        if given.dtype.kind not in "fiu" or given.ndim != _N_DIMENSIONS or not given.size:
+            msg = f"rows must be an array of floats, [n, width], not one of {given.dtype} with the shape {given.shape}."
             raise ConfigError(msg)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+            floats = given.astype(np.float32)
+        if not np.isfinite(floats).all():
+            msg = "rows must be finite numbers; some are not, or are too large for 32 bits."
+            raise ConfigError(msg)
+        self.rows = list(floats)
 
+
+_N_DIMENSIONS = 2
 
 PromptPart = str | Sequence[int] | Embeddings
 Prompt = str | Sequence[int] | Sequence[PromptPart]

@@ -39,6 +39,7 @@ class Result:
         text: The text, cut before a stop string.
         tokens: All emitted tokens, an end-of-generation token included.
         finish: Why it ended.
+        valid: Whether this is the target's output; False under the rule "synthetic".
         prompt_tokens: The prompt.
         sources: Where each token came from; "unknown" for tokens of a round that raised after it committed them.
         top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
@@ -50,6 +51,7 @@ class Result:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    valid: bool = True
     prompt_tokens: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     top: list[TopTokens] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Result:
             "text": self.text,
             "tokens": list(self.tokens),
             "finish": self.finish.value if self.finish else None,
+            "valid": self.valid,
             "prompt_tokens": list(self.prompt_tokens),
             "sources": list(self.sources),
             "top": [[list(entry) for entry in row] for row in self.top],

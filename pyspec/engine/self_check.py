@@ -40,7 +40,7 @@ def check_fed_drafters(context: Context, chain: Chain) -> None:
         if drafter.needs is not Needs.NOTHING:
             warning = suspicion(tried(context, drafter))
             if warning is not None:
-                _logger.warning("%s drafts badly on %s: %s.", drafter.name, context.model.path.name, warning)
+                _logger.warning("%s drafts badly on %s: %s", drafter.name, context.model.path.name, warning)
 
 
 def tried(context: Context, drafter: Drafter) -> DrafterStats:
@@ -66,7 +66,7 @@ def suspicion(stats: DrafterStats) -> str | None:
     """Return what is wrong with a drafter's counters, or None."""
     n_first, n_right = (stats.drafted_at[:1] or [0])[0], (stats.accepted_at[:1] or [0])[0]
     if n_first >= _FEW and n_right < _LEAST * n_first:
-        return f"of {n_first} first tokens {n_right} were right; is it made for this target"
+        return f"of {n_first} first tokens {n_right} were right. Is it made for this target?"
     if stats.n_drafted >= _LONG and stats.n_accepted == stats.n_drafted:
-        return f"all of {stats.n_drafted} tokens were right, which is too good"
+        return f"all of {stats.n_drafted} tokens were right, which is too good to be true."
     return None

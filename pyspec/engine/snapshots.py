@@ -37,8 +37,8 @@ def with_snapshots(model: Model, config: ContextConfig, speculation: Speculation
         wanted = min(longest, _MOST_BYTES // (_state_bytes(model, config) * config.n_seq_max))
         if wanted < longest:
             _logger.info("Memory allows %d snapshots for drafts of up to %d tokens.", wanted, longest)
-    # The newest n_rs_seq + 1 tokens of a sequence are computed at once.
-    return dataclasses.replace(config, n_rs_seq=min(wanted, config.n_ubatch - 1))
+    # The newest n_rs_seq + 1 tokens of a sequence are computed at once, with one more at least.
+    return dataclasses.replace(config, n_rs_seq=max(0, min(wanted, config.n_ubatch - 2)))
 
 
 def _state_bytes(model: Model, config: ContextConfig) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import contexts as native
+from pyspec._native.devices import devices
 from pyspec.config import ContextConfig, default_threads, require_bool, require_int
 from pyspec.errors import (
     BatchError,
@@ -24,13 +25,13 @@ from pyspec.errors import (
 )
 from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
 from pyspec.llama.hidden import HiddenStates
+from pyspec.llama.limits import refuse_what_crashes, row_rule
 from pyspec.llama.memory import Memory, RollbackKind
 from pyspec.llama.model import Model
 from pyspec.llama.rows import Rows
 
 _PADDING = 256  # cells
 _BORROWS_MEMORY = 2
-_ASSISTANT, _LENDER = "gemma4-assistant", "gemma4"
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -68,19 +69,18 @@ class Context:
         if not isinstance(self.config, ContextConfig):
             msg = f"config must be a ContextConfig, not {type(self.config).__name__}."
             raise ConfigError(msg)
-        if target is not None:
-            if not isinstance(target, Context):
-                msg = f"target must be a Context, not {type(target).__name__}."
-                raise ConfigError(msg)
-            _refuse_to_lend(model, self.config, target)
+        if target is not None and not isinstance(target, Context):
+            msg = f"target must be a Context, not {type(target).__name__}."
+            raise ConfigError(msg)
         if model.config.vocab_only:
             msg = "This model was loaded with vocab_only; load it again without to make a context."
             raise ContextCreateError(msg)
+        refuse_what_crashes(model, self.config, target, next_n=require_bool("next_n", next_n))
         self.model = model
         self.handle: native.ContextHandle = native.create(
             model.handle,
             None if target is None else target.handle,
-            next_n=require_bool("next_n", next_n),
+            next_n=next_n,
             **_native_params(model, self.config),
         )
         info = native.info(self.handle)
@@ -96,8 +96,12 @@ class Context:
         self.n_outputs_max = self.config.n_outputs_max or self.n_batch
         self.has_memory = bool(info.has_memory)
         self.borrows_memory = info.borrows == _BORROWS_MEMORY
+        self.on_device = _computes_on_device(model, self.config)  # checkpoints stay there
+        self.selecting: set[int] = set()  # sequences whose tokens the device selects
         self.n_decodes: int = 0
         self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
+        self._rows = row_rule(model, next_n=next_n)
+        self.reads_rows_beside_tokens = self._rows.beside_token
         self._abort = native.AbortFlag(self.handle)
         self._n_rows_reserved = self.n_seq_max
         self._views: list[weakref.ref[npt.NDArray[np.float32]]] = []  # of the native buffer, as far as they are alive
@@ -162,6 +166,9 @@ class Context:
             BatchError: Too many rows, or rows of the wrong width.
             DecodeError: The computation failed.
         """
+        if self.model.info.architecture not in ("eagle3", "dflash"):
+            msg = f"{self.model.path.name} has no encoder for a target's features."
+            raise UnsupportedError(msg)
         states = checked_rows(rows)
         count = len(states)
         if not 1 <= count <= self.n_ubatch:
@@ -185,7 +192,14 @@ class Context:
         native.set_threads(self.handle, few, many)
 
     def logits_view(self) -> npt.NDArray[np.float32]:
-        """Return all rows of the last decode as a read-only view, [n_rows, n_vocab]; see ``Rows``."""
+        """Return all rows of the last decode as a read-only view, [n_rows, n_vocab]; see ``Rows``.
+
+        Raises:
+            UnsupportedError: The device selects tokens; whole rows never leave it.
+        """
+        if self.selecting:
+            msg = "The device selects this context's tokens; its logits rows are not here. Use argmax() or top_k()."
+            raise UnsupportedError(msg)
         view = native.logits(self.handle, self.n_vocab)
         self._views = [other for other in self._views if other() is not None]
         self._views.append(weakref.ref(view))
@@ -218,7 +232,7 @@ class Context:
         Returns:
             What ``_check_batch`` would; None when there is more to look at.
         """
-        if type(batch) is not Batch or batch.states:
+        if type(batch) is not Batch or batch.states or self._rows.beside_token:
             return None
         for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
             if type(part) is not list or len(part) != 1:
@@ -247,7 +261,7 @@ class Context:
         if not 1 <= n_entries <= self.n_batch:
             msg = f"A batch must have 1 to {self.n_batch} entries (n_batch), not {n_entries}."
             raise BatchError(msg)
-        checked_rows(batch.states)
+        self._rows.check(batch, model_name=self.model.path.name)
         if batch.n_outputs > self.n_outputs_max:
             msg = f"{batch.n_outputs} logits rows are wanted; at most {self.n_outputs_max} fit (n_outputs_max)."
             raise BatchError(msg)
@@ -316,21 +330,10 @@ class Context:
         raise TypeError(msg)
 
 
-def _refuse_to_lend(model: Model, config: ContextConfig, target: Context) -> None:
-    """Refuse what llama.cpp would take and die of, or read wrongly: a memory that is shared must be laid out alike."""
-    if model.info.architecture != _ASSISTANT:
-        return
-    if target.model.info.architecture != _LENDER:
-        msg = f"{model.path.name} reads the memory of a {_LENDER} target; {target.model.path.name} is another model."
-        raise UnsupportedError(msg)
-    for name in ("n_seq_max", "kv_unified", "flash_attn"):
-        own, lent = getattr(config, name), getattr(target.config, name)
-        if own != lent:
-            msg = f"{model.path.name} reads the target's memory, so {name} must be the target's {lent!r}, not {own!r}."
-            raise ConfigError(msg)
-    if any(target.memory.length(seq_id) for seq_id in range(target.n_seq_max)):
-        msg = f"The target's memory must be empty when {model.path.name} begins to share it."
-        raise PositionError(msg)
+def _computes_on_device(model: Model, config: ContextConfig) -> bool:
+    """Return whether memory lies on a device of its own."""
+    offloads = model.config.n_gpu_layers != 0 and config.offload_kqv
+    return offloads and any(device.kind == "gpu" for device in devices())
 
 
 def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:

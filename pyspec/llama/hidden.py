@@ -75,7 +75,7 @@ class HiddenStates:
         """Overwrite the kept rows, to see whether the next decode writes any."""
         try:
             native.fill_next_n(self._context.handle, float(value))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             msg = f"value must be a number, not {value!r}."
             raise ConfigError(msg) from None
 
@@ -96,10 +96,10 @@ class HiddenStates:
         Returns:
             False when the device cannot.
         """
-        n_vocab = self._context.n_vocab
-        return native.select_on_device(
-            self._context.handle, self._context.memory.checked(seq_id), require_int("k", k, 0, n_vocab)
-        )
+        sequence, count = self._context.memory.checked(seq_id), require_int("k", k, 0, self._context.n_vocab)
+        selects = native.select_on_device(self._context.handle, sequence, count)
+        (self._context.selecting.add if selects and count else self._context.selecting.discard)(sequence)
+        return selects
 
     def _checked(self, layers: Iterable[int]) -> list[int]:
         numbers = as_list(layers)

@@ -24,6 +24,7 @@ class RollbackKind(enum.Enum):
 
 
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what cannot be trimmed, such as a recurrent state
+_ON_DEVICE = 2  # LLAMA_STATE_SEQ_FLAGS_ON_DEVICE: the tensors stay where they are computed with
 
 
 class Checkpoint(NamedTuple):
@@ -31,7 +32,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         length: Positions that were held.
-        data: The native state.
+        data: The native state; without the tensors where they stay on a device.
         owner: The context's handle; a checkpoint is good for nothing else.
         seq_id: The sequence.
     """
@@ -40,6 +41,11 @@ class Checkpoint(NamedTuple):
     data: bytes
     owner: Handle
     seq_id: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in host memory."""
+        return len(self.data)
 
 
 class Memory:
@@ -86,14 +92,14 @@ class Memory:
         return native.state_size(self._context.handle, self.checked(seq_id), flags)
 
     def checkpoint(self, seq_id: int) -> Checkpoint:
-        """Save what ``trim`` could not take back. The checkpoint is good until the sequence is cleared.
+        """Save what ``trim`` could not take back. The checkpoint is good until the next one of the sequence.
 
         Raises:
             StateError: It cannot be saved.
         """
         sequence = self.checked(seq_id)
         length, handle = self.length(sequence), self._context.handle
-        data = native.state_save(handle, sequence, _PARTIAL) if length else b""
+        data = native.state_save(handle, sequence, self._checkpoint_flags) if length else b""
         return Checkpoint(length, data, handle, sequence)
 
     def restore(self, seq_id: int, checkpoint: Checkpoint) -> None:
@@ -110,7 +116,7 @@ class Memory:
         if not checkpoint.length:
             self.clear(sequence)
             return
-        native.state_load(self._context.handle, sequence, _PARTIAL, checkpoint.data)
+        native.state_load(self._context.handle, sequence, self._checkpoint_flags, checkpoint.data)
         native.memory_remove(self._context.handle, sequence, checkpoint.length, -1)
         left = self.length(sequence)
         if left != checkpoint.length:
@@ -209,7 +215,7 @@ class Memory:
         """
         context = self._context
         if context.rollback_kind is None:
-            context.rollback_kind = self._probe()
+            context.rollback_kind = self._known_kind() or self._probe()
         return context.rollback_kind
 
     @property
@@ -228,9 +234,23 @@ class Memory:
         return windowed or self._context.n_rs_seq > 0
 
     @property
+    def _checkpoint_flags(self) -> int:
+        return _PARTIAL | (_ON_DEVICE if self._context.on_device else 0)
+
+    @property
     def _keeps_state(self) -> bool:
         info = self._context.model.info
         return info.is_recurrent or info.is_hybrid
+
+    def _known_kind(self) -> RollbackKind | None:
+        """Return what need not be tried."""
+        context = self._context
+        if not context.has_memory:
+            return RollbackKind.NONE
+        if context.n_rs_seq > 0:
+            return RollbackKind.BOUNDED
+        # A head's memory is attention, and it cannot decode bare tokens.
+        return RollbackKind.TRIM if context.reads_rows_beside_tokens else None
 
     def _probe(self) -> RollbackKind:
         """Decode two tokens one by one, try to drop the second, and clear.
@@ -238,13 +258,9 @@ class Memory:
         There is no call that tells; one token at a time also fits ``n_batch = 1``.
         """
         context = self._context
-        if not context.has_memory:
-            return RollbackKind.NONE
         if any(self.length(seq_id) for seq_id in range(context.n_seq_max)):
             msg = "How a memory rolls back can only be probed while it is empty; ask before the first decode."
             raise PositionError(msg)
-        if context.n_rs_seq > 0:
-            return RollbackKind.BOUNDED
         context.n_decodes += 1  # rows of an earlier decode end here
         try:
             for position in range(min(2, context.n_ctx_seq)):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Progress = Callable[[float], bool | None]
 
 _MAGIC = b"GGUF"
+_HEADS = ("eagle3", "dflash", "gemma4-assistant")
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
 _SAMPLE_BYTES = 1 << 20
@@ -145,6 +146,16 @@ class Model:
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self.handle.closed
+
+    @property
+    def has_trunk(self) -> bool:
+        """Whether there is more in the file than next-n layers."""
+        return self.info.n_layer_nextn == 0 or self.has_tensor("blk.0.attn_norm.weight")
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this is no language model by itself but a head that continues from a target's states."""
+        return self.info.architecture in _HEADS or not self.has_trunk
 
     def chat_template(self, name: str | None = None) -> str | None:
         """Return the Jinja chat template stored in the file, or None.

@@ -1,12 +1,28 @@
-"""Which draft tokens stand."""
+"""Which draft tokens stand.
+
+A rule decides row after row. What all rules share is in ``follow``: it goes on while the decided token is the drafted
+one, and takes nothing in behind a token that ends the sequence. The rules differ in how the token of a row is chosen:
+
+=========  ===========================================================================  ============
+match      the target draws it from the row as it would alone                           here
+rejection  the draft's with min(1, target / draft probability), else from what is left  rejection.py
+coupled    the best of log probability + noise; drafters draw with the same noise       coupled.py
+synthetic  the draft's, at given rates, whatever the target says: for benchmarks only   synthetic.py
+=========  ===========================================================================  ============
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from collections.abc import Sequence as TokenSequence
+from typing import Any, NamedTuple, Protocol, cast
 
-from pyspec.speculation.draft import Draft
-from pyspec.speculation.ending import Finish
-from pyspec.speculation.sequence import Sequence
+import numpy as np
+
+from pyspec.errors import UnsupportedError
+from pyspec.speculation.draft import Candidates, Draft
+from pyspec.speculation.ending import Ending, Finish
+from pyspec.speculation.sequence import Sampler, Sequence
 from pyspec.speculation.target import TargetRows
 
 
@@ -23,9 +39,15 @@ class Verdict(NamedTuple):
 
 
 class AcceptRule(Protocol):
-    """Decides about drafts."""
+    """Decides about drafts.
+
+    Attributes:
+        name: Such as "match".
+        valid: Whether what it emits is the target's; else the output must be marked wherever it appears.
+    """
 
     name: str
+    valid: bool
 
     def accept(self, draft: Draft, rows: TargetRows, sequence: Sequence) -> Verdict:
         """Decide about one draft.
@@ -38,6 +60,18 @@ class AcceptRule(Protocol):
         ...
 
 
+class DistributionSampler(Sampler, Protocol):
+    """A sampler that can say what it would draw from."""
+
+    def distribution(self, rows: Any, i: int) -> Candidates:
+        """Return the distribution of the token that row i decides; nothing is drawn, nothing taken in.
+
+        It is what ``sample`` would draw from: bias, penalties of exactly the tokens taken in so far, temperature and
+        truncation applied, forbidden tokens without probability. ``accept`` tells which token it became.
+        """
+        ...
+
+
 class MatchRule:
     """The target chooses at each row as it would alone; a draft token stands while it is that choice.
 
@@ -45,14 +79,68 @@ class MatchRule:
     """
 
     name = "match"
+    valid = True
 
     def accept(self, draft: Draft, rows: TargetRows, sequence: Sequence) -> Verdict:
         """See ``AcceptRule``."""
-        emitted: list[int] = []
-        while True:
-            i = len(emitted)
-            token = sequence.sampler.sample(rows, i)
-            emitted.append(token)
-            finish = sequence.ending.push(token)
-            if finish is not None or i == len(draft.tokens) or token != draft.tokens[i]:
-                return Verdict(tuple(emitted), finish)
+        sampler = sequence.sampler
+        return follow(draft.tokens, sequence.ending, lambda i: sampler.sample(rows, i))
+
+
+def follow(drafted: TokenSequence[int], ending: Ending, choose: Callable[[int], int]) -> Verdict:
+    """Decide row after row while what is chosen is what was drafted.
+
+    Args:
+        drafted: The draft's tokens.
+        ending: Takes in each chosen token.
+        choose: Returns the token of row i; the sampler has taken it in then. Never called behind a token that ends
+            the sequence.
+    """
+    emitted: list[int] = []
+    while True:
+        i = len(emitted)
+        token = choose(i)
+        emitted.append(token)
+        finish = ending.push(token)
+        if finish is not None or i == len(drafted) or token != drafted[i]:
+            return Verdict(tuple(emitted), finish)
+
+
+def follow_distribution(
+    draft: Draft, rows: TargetRows, sequence: Sequence, decide: Callable[[Candidates, int], int]
+) -> Verdict:
+    """Decide row after row from the target's distributions.
+
+    Args:
+        draft: The draft.
+        rows: See ``AcceptRule``.
+        sequence: See ``AcceptRule``.
+        decide: Returns the token of row i; it is given the target's distribution, in which each token has a
+            positive probability, and i.
+
+    Raises:
+        UnsupportedError: The sampler only draws.
+    """
+    sampler = _require_distribution(sequence.sampler)
+
+    def choose(i: int) -> int:
+        token = decide(supported(sampler.distribution(rows, i)), i)
+        sampler.accept(token)
+        return token
+
+    return follow(draft.tokens, sequence.ending, choose)
+
+
+def supported(candidates: Candidates) -> Candidates:
+    """Return a distribution without the tokens of probability 0, so that rounding can never choose one of them."""
+    positive = candidates.probs > 0.0
+    if np.all(positive):
+        return candidates
+    return Candidates(candidates.tokens[positive], candidates.probs[positive])
+
+
+def _require_distribution(sampler: Sampler) -> DistributionSampler:
+    if not hasattr(sampler, "distribution"):
+        msg = f'The sampler {type(sampler).__name__} has no distribution(); with it, use the rule "match".'
+        raise UnsupportedError(msg)
+    return cast("DistributionSampler", sampler)

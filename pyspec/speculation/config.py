@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspec.config import as_list, require_bool, require_int
 from pyspec.errors import ConfigError
 from pyspec.llama.model import Model
+from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.detection import drafter_for
+from pyspec.speculation.rules import RULES, make_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,11 @@ class Speculation:
             None takes what suits the draft model, and nothing without one.
         draft_model: The draft model, for drafters that have one.
         options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
-        rule: How drafts are accepted: "match".
+        rule: How drafts are accepted, unless a request says otherwise: "match" (what plain decoding with the same
+            seed would say), "rejection" or "coupled" (the same distribution, more accepted drafts, see
+            ``accept.py``), or "synthetic" (benchmarks only; the output is not the target's).
+        synthetic_rates: For "synthetic": the acceptance rate per draft position.
+        synthetic_length: For "synthetic", instead of rates: tokens that a round emits on average.
         n_snapshots: Snapshots of a recurrent or hybrid target's state, for dropping as many rejected tokens. None
             takes as many as the longest draft, as far as memory allows; longer drafts then cost a checkpoint.
         self_check: Try drafters that are fed by the target's hidden states on a short text when the engine is made,
@@ -39,16 +45,18 @@ class Speculation:
     draft_model: Model | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rule: str = "match"
+    synthetic_rates: Sequence[float] | None = None
+    synthetic_length: float | None = None
     n_snapshots: int | None = None
     self_check: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", _parsed_types(self._suitable() if self.types is None else self.types))
-        if not isinstance(self.rule, str) or self.rule != "match":
-            msg = f'rule must be "match", not {self.rule!r}.'
+        if not isinstance(self.rule, str) or self.rule not in RULES:
+            msg = f"rule must be one of {', '.join(RULES)}, not {self.rule!r}."
             raise ConfigError(msg)
         if not isinstance(self.options, Mapping) or not all(
-            isinstance(entry, Mapping) for entry in self.options.values()
+            isinstance(name, str) and isinstance(entry, Mapping) for name, entry in self.options.items()
         ):
             msg = f"options must map drafter names to their options, not {self.options!r}."
             raise ConfigError(msg)
@@ -66,6 +74,25 @@ class Speculation:
         if draft_model is None:
             return "none"
         return drafter_for(draft_model) if isinstance(draft_model, Model) else "draft-simple"
+
+    def make_rule(self, name: str | None, n_max: int) -> AcceptRule:
+        """Return the rule of this name, or the one chosen here.
+
+        Args:
+            name: None takes ``rule``.
+            n_max: Longest draft.
+
+        Raises:
+            ConfigError: There is no such rule, or what it needs is missing or wrong.
+        """
+        chosen = self.rule if name is None else name
+        synthetic = chosen == "synthetic"
+        return make_rule(
+            chosen,
+            n_max=n_max,
+            rates=self.synthetic_rates if synthetic else None,
+            length=self.synthetic_length if synthetic else None,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from pyspec.llama.limits import ASSISTANT
 from pyspec.llama.model import Model
-
-ASSISTANT = "gemma4-assistant"  # a next-n head that reads the target's memory
 
 
 def drafter_for(model: Model) -> str:
@@ -17,11 +16,6 @@ def drafter_for(model: Model) -> str:
     if architecture == ASSISTANT or _ends_with_next_n(model):
         return "draft-mtp"
     return "draft-simple"
-
-
-def reads_target(model: Model) -> bool:
-    """Return whether a model is only a head that continues from a target's states, and no language model by itself."""
-    return model.info.architecture in ("eagle3", "dflash", ASSISTANT)
 
 
 def _ends_with_next_n(model: Model) -> bool:

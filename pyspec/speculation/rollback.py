@@ -58,13 +58,17 @@ class RollbackPoint:
 
     Raises:
         RollbackError: From ``keep``: the target's memory cannot drop what has to go.
+
+    Attributes:
+        checkpoint_bytes: Sequence to the size of the checkpoint that was taken for its draft.
     """
 
-    __slots__ = ("_decoding", "_open", "_proposer", "_target")
+    __slots__ = ("_decoding", "_open", "_proposer", "_target", "checkpoint_bytes")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
         self._target = target
         self._proposer = proposer
+        self.checkpoint_bytes: dict[int, int] = {}
         self._decoding = False
         self._open = {sequence.seq_id: _Before(sequence) for sequence in sequences}
 
@@ -75,6 +79,7 @@ class RollbackPoint:
             n_drafted = len(proposal.draft.tokens)
             if n_drafted and sequence.checkpoint is None and way_back(memory, n_drafted) == "replay":
                 sequence.checkpoint = memory.checkpoint(sequence.seq_id)
+                self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
         self.expect_decode()
 
     def expect_decode(self) -> None:

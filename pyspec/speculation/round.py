@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
 
+from pyspec.errors import StalledError
 from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import NO_DRAFT, DraftRequest, Proposal, Proposer
@@ -53,6 +54,7 @@ class Outcome(NamedTuple):
         finish: Why the sequence ends with the last emitted token, or None.
         rule: Name of the rule.
         rollback: How rejected tokens left memory: "none", "trim", "bounded" or "replay"; see ``rollback``.
+        n_checkpoint_bytes: Size of the checkpoint that was taken for the draft; 0 when none was.
         top: Per emitted token the largest logits of its row as (token, logit), best first; empty unless asked.
         seconds: Per stage, and "total"; shared by all sequences of the round.
     """
@@ -68,6 +70,7 @@ class Outcome(NamedTuple):
     rollback: str
     top: tuple[tuple[tuple[int, float], ...], ...]
     seconds: dict[str, float]
+    n_checkpoint_bytes: int = 0
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -109,7 +112,7 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
             rows = verify(target, batch.buffer, together, proposer)
             clock.lap("verify")
             decided = [
-                _decide(rule, one, own_rows, target, clock.seconds)
+                _decide(rule, one, own_rows, target, point, clock.seconds)
                 for one, own_rows in zip(together, rows, strict=True)
             ]
             clock.lap("accept")
@@ -169,10 +172,24 @@ def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
     return min(context_left, sequence.ending.remaining - 1, share - 1)
 
 
-def _decide(rule: AcceptRule, one: Asked, rows: TargetRows, target: Target, seconds: dict[str, float]) -> Outcome:
-    """Let the rule decide about one sequence's draft."""
+def _decide(
+    rule: AcceptRule,
+    one: Asked,
+    rows: TargetRows,
+    target: Target,
+    point: RollbackPoint,
+    seconds: dict[str, float],
+) -> Outcome:
+    """Let the rule decide about one sequence's draft.
+
+    Raises:
+        StalledError: It emitted nothing, so the next round would be the same again.
+    """
     sequence, proposal = one
     emitted, finish = rule.accept(proposal.draft, rows, sequence)
+    if not emitted:
+        msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
+        raise StalledError(msg)
     n_accepted = len(emitted) - 1
     return Outcome(
         seq_id=sequence.seq_id,
@@ -186,6 +203,7 @@ def _decide(rule: AcceptRule, one: Asked, rows: TargetRows, target: Target, seco
         rollback=way_back(target.memory, len(proposal.draft.tokens) - n_accepted),
         top=_top(rows, len(emitted), sequence.n_top) if sequence.n_top else (),
         seconds=seconds,
+        n_checkpoint_bytes=point.checkpoint_bytes.get(sequence.seq_id, 0),
     )
 
 

@@ -95,6 +95,8 @@ class GenerationStats:
         n_emitted: Tokens emitted = ``n_accepted + n_rounds``.
         n_drafted: Tokens proposed.
         n_accepted: Proposed tokens that stand.
+        n_checkpoints: Checkpoints of the target's memory that were taken.
+        n_checkpoint_bytes: Their sizes added up.
         lengths: Acceptance length to number of rounds.
         prompt_seconds: For the prompt, all of its tokens but the last.
         seconds: For the rounds: "draft", "verify", "accept", "rollback" and "total".
@@ -105,6 +107,8 @@ class GenerationStats:
     n_emitted: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    n_checkpoints: int = 0
+    n_checkpoint_bytes: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     prompt_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -115,6 +119,8 @@ class GenerationStats:
         self.n_emitted += len(outcome.emitted)
         self.n_drafted += len(outcome.proposal.draft.tokens)
         self.n_accepted += outcome.n_accepted
+        self.n_checkpoints += outcome.n_checkpoint_bytes > 0
+        self.n_checkpoint_bytes += outcome.n_checkpoint_bytes
         self.lengths[len(outcome.emitted)] += 1
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
@@ -138,6 +144,8 @@ class GenerationStats:
             "n_emitted": self.n_emitted,
             "n_drafted": self.n_drafted,
             "n_accepted": self.n_accepted,
+            "n_checkpoints": self.n_checkpoints,
+            "n_checkpoint_bytes": self.n_checkpoint_bytes,
             "acceptance": self.acceptance,
             "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},

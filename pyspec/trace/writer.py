@@ -123,5 +123,6 @@ def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
         "emitted": list(outcome.emitted),
         "rule": outcome.rule,
         "rollback": outcome.rollback,
+        "checkpoint_bytes": outcome.n_checkpoint_bytes,
         "seconds": {stage: round(seconds, 9) for stage, seconds in outcome.seconds.items()},
     }

@@ -52,9 +52,19 @@ def test_options_of_a_drafter_that_is_not_asked_name_it() -> None:
         Speculation("none", options={"b": {}})
 
 
-def test_the_rule_is_match() -> None:
-    with pytest.raises(ConfigError, match="must be \"match\", not 'rejection'"):
-        Speculation("a", rule="rejection")
+@pytest.mark.parametrize("rule", ["best", "", None, 3])
+def test_a_rule_that_does_not_exist(rule: Any) -> None:
+    with pytest.raises(ConfigError, match="match, rejection, coupled, synthetic, not"):
+        Speculation("a", rule=rule)
+
+
+def test_a_request_may_have_another_rule() -> None:
+    asked = Speculation("a", synthetic_length=2.5)
+    assert asked.make_rule(None, 3).name == "match"
+    assert asked.make_rule("coupled", 3).name == "coupled"
+    assert not asked.make_rule("synthetic", 3).valid
+    with pytest.raises(ConfigError, match="needs rates or length"):
+        Speculation("a").make_rule("synthetic", 3)
 
 
 def test_it_cannot_be_changed() -> None:

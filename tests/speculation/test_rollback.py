@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.errors import DrafterError, RollbackError
+from pyspec.errors import DrafterError, RollbackError, StalledError
 from pyspec.llama.batch import Batch
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation import Sequence
+from pyspec.speculation import Draft, MatchRule, RoundBatch, Sequence, Verdict, run_round
 from pyspec.speculation.rollback import RollbackPoint
 from tests.fakes import Fuse, HashLogits, InjectedError
 from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
@@ -241,6 +242,9 @@ def test_a_checkpoint_is_restored_again_instead_of_taken_again() -> None:
     table.begin()
     table.play()
     table.check_end()
+    assert (
+        sum(outcome.n_checkpoint_bytes > 0 for outcome in table.seats[0].outcomes) == table.target.memory.n_checkpoints
+    )
     n_wrong = sum(outcome.rollback == "replay" for outcome in table.seats[0].outcomes)
     assert n_wrong > 20 > 3 * table.target.memory.n_checkpoints
     for decoded in table.target.decodes:  # nothing is decided again: what is decoded was emitted or drafted
@@ -282,3 +286,15 @@ def _verify_batch(token: int, position: int) -> Batch:
     buffer = Batch()
     buffer.add(token, position, 0, output=True)
     return buffer
+
+
+def test_a_rule_that_emits_nothing_is_stopped() -> None:
+    class Mute(MatchRule):
+        def accept(self, draft: Draft, rows: Any, sequence: Sequence) -> Verdict:  # noqa: ARG002
+            return Verdict((), None)
+
+    table = Table([Request(HashLogits(3, 8), 8, (1, 2), max_tokens=20)], [ScriptedSpec((Move(2),))])
+    table.begin()
+    with pytest.raises(StalledError, match="emitted no token"):
+        run_round(RoundBatch([table.seats[0].sequence]), table.chain, table.target, Mute())
+    table.check()
