@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import NO_TOKEN
-from pyspec.speculation.draft import NO_DRAFT, Draft, Drafter, DraftRequest, EvaluatedBatch, Needs, Proposal, TokenView
+from pyspec.speculation.draft import (
+    NO_DRAFT,
+    Draft,
+    Drafter,
+    DraftRequest,
+    EvaluatedBatch,
+    Needs,
+    Proposal,
+    TokenView,
+)
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.stats import DrafterStats
 
@@ -237,4 +246,17 @@ def _checked(draft: Draft, name: str, budget: int) -> Draft:
     except (TypeError, AttributeError) as error:
         msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
         raise DrafterError(msg) from error
-    return Draft(tokens, None if draft.probs is None else draft.probs[: len(tokens)])
+    return Draft(tokens, None if draft.probs is None else _checked_probs(draft.probs, len(tokens), name))
+
+
+def _checked_probs(probs: Any, n_tokens: int, name: str) -> Sequence[Candidates]:
+    """Return the distributions of the first tokens.
+
+    Raises:
+        DrafterError: They are not one ``Candidates`` per token.
+    """
+    found = list(itertools.islice(probs, n_tokens)) if isinstance(probs, Sequence) else []
+    if len(found) != n_tokens or not all(isinstance(each, Candidates) for each in found):
+        msg = f"The drafter {name} gave draft probabilities that are not one Candidates for each of its tokens."
+        raise DrafterError(msg)
+    return found

@@ -30,7 +30,8 @@ class ModelDrafter:
         n_max: Longest draft.
         n_min: A shorter draft is not proposed.
         p_min: Drafting stops before a token whose draft probability is lower.
-        sampling: "greedy" proposes the most likely token, "probabilistic" draws at the target's temperature.
+        sampling: "greedy" proposes the most likely token, "probabilistic" draws at the target's temperature, "coupled"
+            does so with the noise that the target has under the rule "coupled".
         n_ctx: Tokens of the draft context per sequence; 0 means the target's.
         n_threads: 0 means the physical cores.
         type_k: Type of the keys in the draft model's memory.

@@ -63,8 +63,8 @@ class Candidates:
 
     def draw(self, number: float) -> int:
         """Return the token that a number in [0, 1) falls on."""
-        at = int(np.searchsorted(self.probs.cumsum(), number, side="right"))
-        return int(self.tokens[min(at, len(self.tokens) - 1)])
+        sums = self.probs.cumsum()  # rounding may leave the last one below 1
+        return int(self.tokens[np.searchsorted(sums, number * sums[-1], side="right")])
 
 
 @dataclass(frozen=True, slots=True)

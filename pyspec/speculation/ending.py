@@ -63,6 +63,10 @@ class Ending:
         """Tokens that may still be emitted."""
         return self._max_tokens - len(self._marks)
 
+    def is_end(self, token: int) -> bool:
+        """Return whether a token ends the generation by itself."""
+        return token in self._eog
+
     def push(self, token: int) -> Finish | None:
         """Take in an emitted token and return why the generation ends with it, or None."""
         before = len(self.text)

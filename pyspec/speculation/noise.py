@@ -59,6 +59,11 @@ def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int32]) -> npt.NDArr
     """
     bits = tokens.astype(np.uint64) * np.uint64(_STEP) + np.uint64(_bits(seed, position, Stream.GUMBEL))
     _mix(bits)
+    return _gumbel_of(bits)
+
+
+def _gumbel_of(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return the noise that random bits mean, [k]; always finite."""
     # 52 bits and a half: neither 0 nor 1, whose noise would be infinite, can come out.
     numbers = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     noise: npt.NDArray[np.float64] = -np.log(-np.log(numbers))

@@ -11,7 +11,6 @@ from pyspec.config import as_list, require_float
 from pyspec.errors import ConfigError
 from pyspec.speculation.accept import Verdict, follow
 from pyspec.speculation.draft import Draft
-from pyspec.speculation.ending import Ending, Finish
 from pyspec.speculation.noise import Stream, Uniform, uniform
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import TargetRows
@@ -55,7 +54,7 @@ class SyntheticRule:
         n_standing = 0
         for token, rate in zip(draft.tokens, self._conditional, strict=False):
             refused = self._numbers(seed, first + n_standing, Stream.ACCEPT) >= rate
-            if refused or _is_end(sequence.ending, token):
+            if refused or sequence.ending.is_end(token):
                 break
             n_standing += 1
         return n_standing
@@ -111,10 +110,3 @@ def rates_of_length(length: object, n_max: int) -> tuple[float, ...]:
 
 def _powers(rate: float, n_max: int) -> tuple[float, ...]:
     return tuple(rate ** (i + 1) for i in range(n_max))
-
-
-def _is_end(ending: Ending, token: int) -> bool:
-    """Return whether a token would end the sequence."""
-    finish = ending.push(token)
-    ending.rewind(ending.n_tokens - 1)
-    return finish is Finish.EOG

@@ -223,3 +223,10 @@ def test_stats_are_of_one_generation() -> None:
     assert former["some"].n_accepted == 1
     assert chain.new_stats()["some"].n_accepted == 0
     assert former["some"].n_accepted == 1
+
+
+@pytest.mark.parametrize("probs", ["ab", [1, 2], [Candidates(np.array([5]), np.ones(1))], 3])
+def test_draft_probabilities_are_one_distribution_per_token(probs: Any) -> None:
+    chain = Chain([Says("first", {0: Draft((5, 6), probs)})])
+    with pytest.raises(DrafterError, match="first gave draft probabilities"):
+        chain.propose([request(0, budget=2)])
