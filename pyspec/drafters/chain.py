@@ -17,6 +17,7 @@ from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.draft import (
     NO_DRAFT,
+    Candidates,
     Draft,
     Drafter,
     DraftRequest,
