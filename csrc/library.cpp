@@ -140,6 +140,7 @@ int32_t pys_struct_size(const char * name) {
         {"pys_context_params", sizeof(pys_context_params)},
         {"pys_context_info", sizeof(pys_context_info)},
         {"pys_batch", sizeof(pys_batch)},
+        {"pys_sampler_params", sizeof(pys_sampler_params)},
     };
     for (const auto & [candidate, size] : sizes) {
         if (std::strcmp(candidate, name) == 0) {

@@ -1,12 +1,15 @@
 // Logits rows of the last decode.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
 #include "shim.hpp"
 
 namespace {
+
+constexpr float no_chance = -std::numeric_limits<float>::infinity();
 
 const float * row_of(pys_context * context, int32_t row) {
     if (row < 0 || row >= context->n_rows) {
@@ -20,7 +23,7 @@ const float * row_of(pys_context * context, int32_t row) {
 float largest(const float * values, int32_t n) {
     constexpr int32_t lanes = 16;
     float best[lanes];
-    std::fill(best, best + lanes, -std::numeric_limits<float>::infinity());
+    std::fill(best, best + lanes, no_chance);
     int32_t i = 0;
     for (; i + lanes <= n; i += lanes) {
         for (int32_t lane = 0; lane < lanes; ++lane) {
@@ -37,10 +40,15 @@ float largest(const float * values, int32_t n) {
 
 namespace pys {
 
+const float * logits_row(pys_context * context, int32_t row) {
+    // Where the device selects tokens there are no rows.
+    const bool exists = row >= 0 && row < context->n_rows && context->selectors.empty();
+    return exists ? row_of(context, row) : nullptr;
+}
+
 int32_t best_token(const float * logits, int32_t n_vocab) {
-    const float * end = logits + n_vocab;
-    const float * found = std::find(logits, end, largest(logits, n_vocab));
-    return found == end ? -1 : static_cast<int32_t>(found - logits);
+    const float best = largest(logits, n_vocab);
+    return best > no_chance ? static_cast<int32_t>(std::find(logits, logits + n_vocab, best) - logits) : -1;
 }
 
 } // namespace pys
@@ -101,6 +109,50 @@ int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t
             return pys::fail(PYS_ERR_ARGUMENT, "no such logits row");
         }
         *n_found = pys::top_k(context, row, k, tokens, logits);
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_logprobs(pys_context * context, int32_t row, const int32_t * tokens, int32_t n, double * logprobs) {
+    return pys::guarded([&]() -> int32_t {
+        const float * logits = pys::logits_row(context, row);
+        if (logits == nullptr) {
+            return pys::fail(PYS_ERR_ARGUMENT, "no such logits row");
+        }
+        const float best = largest(logits, context->n_vocab);
+        if (!(best > no_chance)) {
+            return pys::fail(PYS_ERR_DECODE, "its logits are not numbers; the model or its quantisation is broken");
+        }
+        // Equal to the best even where it is +inf; what is not a number has no probability.
+        const auto below = [&](float logit) -> double {
+            return logit == best ? 0.0 : logit > no_chance ? static_cast<double>(logit) - best : no_chance;
+        };
+        double sum = 0.0;
+        for (int32_t token = 0; token < context->n_vocab; ++token) {
+            sum += std::exp(static_cast<float>(below(logits[token])));
+        }
+        for (int32_t i = 0; i < n; ++i) {
+            const bool known = tokens[i] >= 0 && tokens[i] < context->n_vocab;
+            logprobs[i] = (known ? below(logits[tokens[i]]) : no_chance) - std::log(sum);
+        }
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_best_allowed(pys_context * context, int32_t row, const uint32_t * mask, int32_t * token) {
+    return pys::guarded([&]() -> int32_t {
+        const float * logits = pys::logits_row(context, row);
+        if (logits == nullptr) {
+            return pys::fail(PYS_ERR_ARGUMENT, "no such logits row");
+        }
+        float best = no_chance;
+        *token = -1;
+        for (int32_t i = 0; i < context->n_vocab; ++i) {
+            if (logits[i] > best && (mask[i / 32] >> (i % 32) & 1U) != 0) {
+                best = logits[i];
+                *token = i;
+            }
+        }
         return PYS_OK;
     });
 }

@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 2 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 3 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -194,8 +194,8 @@ typedef struct pys_batch {
     const int32_t * seq_offsets; /* [n_tokens + 1] */
     const int32_t * seq_ids;     /* [seq_offsets[n_tokens]] */
     const int8_t * outputs;      /* [n_tokens], 1 where a logits row is wanted */
-    int32_t * best;              /* [rows wanted], receives the best token of each row, -1 for a row of NaN */
-    const float * rows;          /* [n_tokens, row_width] or null: embeddings or hidden states */
+    int32_t * best;     /* [rows wanted], receives the best token of each row, -1 where no logit is above -inf */
+    const float * rows; /* [n_tokens, row_width] or null: embeddings or hidden states */
     int32_t row_width;
     int32_t n_tokens;
 } pys_batch;
@@ -214,6 +214,11 @@ int32_t pys_context_logits(pys_context * context, const float ** rows, int32_t *
 /* The k largest logits of a row, best first, lowest id first among equals; n_found may be less than k. */
 int32_t pys_context_top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits,
                           int32_t * n_found);
+/* Logarithms of the probabilities of n tokens, [n], straight from the row. PYS_ERR_DECODE: the row is not of numbers.
+ */
+int32_t pys_context_logprobs(pys_context * context, int32_t row, const int32_t * tokens, int32_t n, double * logprobs);
+/* The largest logit's token among those that a mask allows, see pys_sampler_sample; -1: none. */
+int32_t pys_context_best_allowed(pys_context * context, int32_t row, const uint32_t * mask, int32_t * token);
 
 /* ---- hidden states ---- */
 
@@ -248,24 +253,51 @@ int32_t pys_state_save(pys_context * context, int32_t seq_id, uint32_t flags, ui
                        uint64_t * n_bytes);
 int32_t pys_state_load(pys_context * context, int32_t seq_id, uint32_t flags, const uint8_t * buffer, uint64_t n_bytes);
 
-/* ---- sampler chain ---- */
+/* ---- sampler ---- */
 
-int32_t pys_sampler_create(pys_sampler ** sampler);
+/* What a row goes through, in this order: mask, logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p,
+ * XTC, temperature. With mirostat nothing from top-n-sigma to XTC applies. */
+typedef struct pys_sampler_params {
+    double temperature;    /* 0: the most likely token */
+    double dynatemp_range; /* 0: off, like all below where 0 would do nothing */
+    double dynatemp_exponent;
+    double top_n_sigma;
+    double typical_p; /* 1: off */
+    double top_p;     /* 1: off */
+    double min_p;
+    double xtc_probability;
+    double xtc_threshold; /* above 0.5: off */
+    double repeat_penalty;
+    double frequency_penalty;
+    double presence_penalty;
+    double dry_multiplier;
+    double dry_base;
+    double mirostat_ent;
+    double mirostat_lr;
+    int32_t top_k;
+    int32_t repeat_last_n;
+    int32_t dry_allowed_length;
+    int32_t dry_penalty_last_n;
+    int32_t mirostat; /* 0 off, 1, 2 */
+    int32_t n_vocab;
+    uint32_t seed;
+} pys_sampler_params;
+
+int32_t pys_sampler_create(const pys_sampler_params * params, pys_sampler ** sampler);
 void pys_sampler_free(pys_sampler * sampler);
-int32_t pys_sampler_add_penalties(pys_sampler * sampler, int32_t n_vocab, int32_t last_n, float repeat, float frequency,
-                                  float presence);
-int32_t pys_sampler_add_logit_bias(pys_sampler * sampler, int32_t n_vocab, const int32_t * tokens, const float * biases,
-                                   int32_t n);
-int32_t pys_sampler_add_top_k(pys_sampler * sampler, int32_t k);
-int32_t pys_sampler_add_top_p(pys_sampler * sampler, float p);
-int32_t pys_sampler_add_min_p(pys_sampler * sampler, float p);
-int32_t pys_sampler_add_typical(pys_sampler * sampler, float p);
-int32_t pys_sampler_add_temperature(pys_sampler * sampler, float temperature);
-int32_t pys_sampler_add_greedy(pys_sampler * sampler);
-int32_t pys_sampler_add_distribution(pys_sampler * sampler, uint32_t seed);
-/* Draws from a row of the last decode and takes the token into the sampler's state. */
-int32_t pys_sampler_sample(pys_sampler * sampler, pys_context * context, int32_t row, int32_t * token);
+int32_t pys_sampler_add_bias(pys_sampler * sampler, int32_t token, double bias);
+/* DRY looks for no repetition across one of the heads with the tail behind it. */
+int32_t pys_sampler_add_breaker(pys_sampler * sampler, const int32_t * heads, int32_t n_heads, const int32_t * tail,
+                                int32_t n_tail);
+/* Draws from a row of the last decode and takes the token into the sampler's state. mask: null, or one bit per token,
+ * lowest first, 1 where it is allowed, [(n_vocab + 31) / 32]. PYS_ERR_DECODE: no token can be chosen. */
+int32_t pys_sampler_sample(pys_sampler * sampler, pys_context * context, int32_t row, const uint32_t * mask,
+                           int32_t * token);
+/* What the former would draw from, [n], valid until the next call with this sampler; changes no state. With mirostat
+ * it is that of this moment: what is drawn moves it. */
+int32_t pys_sampler_distribution(pys_sampler * sampler, pys_context * context, int32_t row, const uint32_t * mask,
+                                 const int32_t ** tokens, const double ** probs, int32_t * n);
 int32_t pys_sampler_accept(pys_sampler * sampler, int32_t token);
-int32_t pys_sampler_reset(pys_sampler * sampler);
-int32_t pys_sampler_clone(const pys_sampler * sampler, pys_sampler ** copy);
-int32_t pys_sampler_assign(pys_sampler * sampler, const pys_sampler * source); /* same chain, other state */
+/* Returning to the state that was saved last; in constant time, however far penalties look back. */
+int32_t pys_sampler_save(pys_sampler * sampler);
+int32_t pys_sampler_restore(pys_sampler * sampler);

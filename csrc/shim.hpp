@@ -59,10 +59,6 @@ struct pys_context {
     std::atomic<int32_t> abort_requested{0};
 };
 
-struct pys_sampler {
-    llama_sampler * chain;
-};
-
 namespace pys {
 
 struct assertion_failure : std::runtime_error {
@@ -113,7 +109,10 @@ template <typename Body> int32_t guarded(Body && body) noexcept {
     }
 }
 
-// The token with the largest logit, the lowest id among equals; -1 when nothing is a number.
+// A logits row of the last decode, [n_vocab]; null when there is none.
+const float * logits_row(pys_context * context, int32_t row);
+
+// The token with the largest logit, the lowest id among equals; -1 when none is a number above -inf.
 int32_t best_token(const float * logits, int32_t n_vocab);
 
 // The k largest logits of a row, best first, lowest id first among equals; returns how many there are.

@@ -222,63 +222,150 @@ class ContextConfig:
             raise ConfigError(msg)
 
 
+_MAX_BREAKER_BYTES = 40
+_SAMPLING_NUMBERS = {  # lowest and highest
+    "temperature": (0.0, 1e6),
+    "dynatemp_range": (0.0, 1e6),
+    "dynatemp_exponent": (0.0, 100.0),
+    "top_n_sigma": (-1.0, 1e6),
+    "typical_p": (0.0, 1.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "repeat_penalty": (1e-6, 1e6),
+    "frequency_penalty": (-1e6, 1e6),
+    "presence_penalty": (-1e6, 1e6),
+    "dry_multiplier": (0.0, 1e6),
+    "dry_base": (1.0, 1e6),
+    "mirostat_ent": (0.0, 100.0),
+    "mirostat_lr": (0.0, 100.0),
+}
+_SAMPLING_INTEGERS = {
+    "top_k": (0, MAX_INT32),
+    "repeat_last_n": (0, 1 << 20),
+    "dry_allowed_length": (0, MAX_INT32),
+    "dry_penalty_last_n": (0, 1 << 20),
+    "mirostat": (0, 2),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """How the target chooses a token; fields are applied in the order of llama.cpp's default chain.
+    """How the target chooses a token.
+
+    The fields bear the names of llama.cpp's options and are applied in the order of its default chain: ``logit_bias``,
+    penalties, DRY, ``top_n_sigma``, ``top_k``, ``typical_p``, ``top_p``, ``min_p``, XTC, temperature, draw. At
+    temperature 0 what comes after DRY changes nothing.
 
     Attributes:
-        temperature: 0 takes the most likely token.
+        temperature: Logits are divided by it. 0 takes the most likely token.
+        dynatemp_range: Let the temperature follow the entropy of what is left, from ``temperature - dynatemp_range`` to
+            ``temperature + dynatemp_range``; 0 is off.
+        dynatemp_exponent: The entropy's share of the largest possible one, to this power, says where in the range.
         top_k: Keep the k most likely; 0 keeps all.
-        top_p: Keep the smallest set with this probability; 1 keeps all.
+        top_p: Keep the most likely ones that have this probability together; 1 keeps all.
         min_p: Keep tokens with at least this share of the best one's probability; 0 keeps all.
-        typical_p: Locally typical sampling; 1 is off.
-        repeat_penalty: Divides the logits of recent tokens; 1 is off.
+        typical_p: Keep those whose surprise is closest to the expected one, until they have more than this probability
+            together; 1 keeps all.
+        top_n_sigma: Keep tokens at most so many standard deviations of all logits below the best one; 0 or less is off.
+        xtc_probability: How often the top choices are excluded: of the tokens with a probability of at least
+            ``xtc_threshold``, when there are two or more, only the least likely stays. 0 is off.
+        xtc_threshold: See there; above 0.5 there never are two.
+        repeat_penalty: Divides the positive and multiplies the negative logits of recent tokens; 1 is off.
         frequency_penalty: Subtracted per occurrence; 0 is off.
         presence_penalty: Subtracted once; 0 is off.
-        repeat_last_n: How many recent tokens the penalties see.
+        repeat_last_n: How many recent tokens these penalties see.
+        dry_multiplier: DRY takes ``dry_multiplier * dry_base ** (n - dry_allowed_length)`` from the logit of a token
+            with which the newest n tokens, and it, would stand there a second time; 0 is off.
+        dry_base: See there; at least 1.
+        dry_allowed_length: Repetitions shorter than this cost nothing.
+        dry_penalty_last_n: How many recent tokens DRY looks through.
+        dry_sequence_breakers: Texts that no repetition reaches across, each of at most 40 bytes.
+        mirostat: 1 or 2 truncates so that the surprise of the tokens stays near ``mirostat_ent``, instead of everything
+            from ``top_n_sigma`` to XTC; 0 is off. What is drawn moves its bound: see ``SamplerChain.exact_per_row``.
+        mirostat_lr: How fast the bound moves.
+        mirostat_ent: The surprise aimed at, in bits.
         logit_bias: Token id to added logit; -inf bans a token.
         seed: Seed of the random draws. None takes a fresh one, which the result reports.
+
+    Raises:
+        ConfigError: A value is out of its range.
     """
 
     temperature: float = 0.0
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
     typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     repeat_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repeat_last_n: int = 64
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_lr: float = 0.1
+    mirostat_ent: float = 5.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _keep(self, "temperature", require_float("temperature", self.temperature, 0.0, 1e6))
+        for name, (low, high) in _SAMPLING_NUMBERS.items():
+            _keep(self, name, require_float(name, getattr(self, name), low, high))
+        for name, limits in _SAMPLING_INTEGERS.items():
+            _keep(self, name, require_int(name, getattr(self, name), *limits))
         if 0.0 < self.temperature < _MIN_TEMPERATURE:
             msg = f"temperature must be 0 (the most likely token) or at least {_MIN_TEMPERATURE}."
             raise ConfigError(msg)
-        _keep(self, "top_k", require_int("top_k", self.top_k, 0, MAX_INT32))
-        _keep(self, "top_p", require_float("top_p", self.top_p, 0.0, 1.0))
-        _keep(self, "min_p", require_float("min_p", self.min_p, 0.0, 1.0))
-        _keep(self, "typical_p", require_float("typical_p", self.typical_p, 0.0, 1.0))
-        _keep(self, "repeat_penalty", require_float("repeat_penalty", self.repeat_penalty, 1e-6, 1e6))
-        _keep(self, "frequency_penalty", require_float("frequency_penalty", self.frequency_penalty, -1e6, 1e6))
-        _keep(self, "presence_penalty", require_float("presence_penalty", self.presence_penalty, -1e6, 1e6))
-        _keep(self, "repeat_last_n", require_int("repeat_last_n", self.repeat_last_n, 0, 1 << 20))
         if self.seed is not None:
             _keep(self, "seed", require_int("seed", self.seed, 0, MAX_SEED))
-        if not isinstance(self.logit_bias, dict):
-            msg = f"logit_bias must be a dict from token ids to biases, not {self.logit_bias!r}."
-            raise ConfigError(msg)
-        biases = {}
-        for token, bias in self.logit_bias.items():
-            banned = bias == -math.inf
-            value = -math.inf if banned else require_float("a value of logit_bias", bias, -1e9, 1e9)
-            biases[require_int("a token of logit_bias", token, 0, MAX_INT32)] = value
-        _keep(self, "logit_bias", biases)
+        _keep(self, "dry_sequence_breakers", _checked_breakers(self.dry_sequence_breakers))
+        _keep(self, "logit_bias", _checked_biases(self.logit_bias))
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the choice depends on the tokens before."""
+        """Whether the choice depends on the tokens before, so that those of the prompt matter too."""
         off = self.repeat_penalty == 1.0 and self.frequency_penalty == 0.0 and self.presence_penalty == 0.0
-        return not off and self.repeat_last_n > 0
+        return (not off and self.repeat_last_n > 0) or self.has_dry
+
+    @property
+    def has_dry(self) -> bool:
+        """Whether repetitions are penalised."""
+        return self.dry_multiplier > 0.0 and self.dry_penalty_last_n > 0
+
+
+def _checked_biases(biases: object) -> dict[int, float]:
+    if not isinstance(biases, dict):
+        msg = f"logit_bias must be a dict from token ids to biases, not {biases!r}."
+        raise ConfigError(msg)
+    checked = {}
+    for token, bias in biases.items():
+        banned = bias == -math.inf
+        value = -math.inf if banned else require_float("a value of logit_bias", bias, -1e9, 1e9)
+        checked[require_int("a token of logit_bias", token, 0, MAX_INT32)] = value
+    return checked
+
+
+def _checked_breakers(breakers: object) -> tuple[str, ...]:
+    texts = as_list(breakers)
+    if texts is None or not all(isinstance(text, str) for text in texts):
+        msg = f"dry_sequence_breakers must be a list of texts, not {breakers!r}."
+        raise ConfigError(msg)
+    for text in texts:
+        try:
+            n_bytes = len(text.encode())
+        except UnicodeEncodeError:
+            n_bytes = 0
+        if not 0 < n_bytes <= _MAX_BREAKER_BYTES:
+            msg = f"A text of dry_sequence_breakers has 1 to {_MAX_BREAKER_BYTES} bytes of UTF-8; {text!r} has not."
+            raise ConfigError(msg)
+    return tuple(texts)

@@ -143,6 +143,19 @@ def top_k(context: ContextHandle, row: int, k: int) -> tuple[npt.NDArray[np.int3
     return tokens[: found.value], values[: found.value]
 
 
+def logprobs(context: Handle, row: int, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    found = np.empty(len(tokens), np.float64)
+    arrays = (address_of(tokens), len(tokens), address_of(found))
+    context.check(lib().pys_context_logprobs(context.pointer, row, *arrays), "weigh the tokens of a row")
+    return found
+
+
+def best_allowed(context: ContextHandle, row: int, mask: npt.NDArray[np.uint32]) -> int:
+    found = context.first
+    context.check(lib().pys_context_best_allowed(context.pointer, row, address_of(mask), found.ref))
+    return found.value
+
+
 def memory_clear(context: ContextHandle, *, data: bool) -> None:
     context.lengths.clear()
     context.check(lib().pys_memory_clear(context.pointer, data))

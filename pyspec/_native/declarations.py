@@ -11,6 +11,7 @@ from ctypes import (
     Structure,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int32,
     c_uint32,
@@ -19,7 +20,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -160,6 +161,36 @@ class BatchArrays(Structure):
     ]
 
 
+class SamplerParams(Structure):
+    """``pys_sampler_params``; fields that SamplingConfig has too bear its names."""
+
+    _fields_ = [
+        ("temperature", c_double),
+        ("dynatemp_range", c_double),
+        ("dynatemp_exponent", c_double),
+        ("top_n_sigma", c_double),
+        ("typical_p", c_double),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("xtc_probability", c_double),
+        ("xtc_threshold", c_double),
+        ("repeat_penalty", c_double),
+        ("frequency_penalty", c_double),
+        ("presence_penalty", c_double),
+        ("dry_multiplier", c_double),
+        ("dry_base", c_double),
+        ("mirostat_ent", c_double),
+        ("mirostat_lr", c_double),
+        ("top_k", c_int32),
+        ("repeat_last_n", c_int32),
+        ("dry_allowed_length", c_int32),
+        ("dry_penalty_last_n", c_int32),
+        ("mirostat", c_int32),
+        ("n_vocab", c_int32),
+        ("seed", c_uint32),
+    ]
+
+
 STRUCTURES: dict[str, type[Structure]] = {
     "pys_device_info": DeviceInfo,
     "pys_model_params": ModelParams,
@@ -168,6 +199,7 @@ STRUCTURES: dict[str, type[Structure]] = {
     "pys_context_params": ContextParams,
     "pys_context_info": ContextInfo,
     "pys_batch": BatchArrays,
+    "pys_sampler_params": SamplerParams,
 }
 
 _i32 = c_int32
@@ -217,6 +249,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_context_encode": (_i32, [_ptr, POINTER(BatchArrays)]),
     "pys_context_logits": (_i32, [_ptr, _out, _i32p]),
     "pys_context_top_k": (_i32, [_ptr, _i32, _i32, _ptr, _ptr, _i32p]),
+    "pys_context_logprobs": (_i32, [_ptr, _i32, _ptr, _i32, _ptr]),
+    "pys_context_best_allowed": (_i32, [_ptr, _i32, _ptr, _i32p]),
     "pys_context_keep_layer_input": (_i32, [_ptr, _i32, _i32]),
     "pys_context_keep_next_n": (_i32, [_ptr, _i32]),
     "pys_context_layer_input": (_i32, [_ptr, _i32, _out, _i32p]),
@@ -235,20 +269,13 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_state_size": (_i32, [_ptr, _i32, c_uint32, _u64p]),
     "pys_state_save": (_i32, [_ptr, _i32, c_uint32, _ptr, c_uint64, _u64p]),
     "pys_state_load": (_i32, [_ptr, _i32, c_uint32, _ptr, c_uint64]),
-    "pys_sampler_create": (_i32, [_out]),
+    "pys_sampler_create": (_i32, [POINTER(SamplerParams), _out]),
     "pys_sampler_free": (None, [_ptr]),
-    "pys_sampler_add_penalties": (_i32, [_ptr, _i32, _i32, c_float, c_float, c_float]),
-    "pys_sampler_add_logit_bias": (_i32, [_ptr, _i32, _ptr, _ptr, _i32]),
-    "pys_sampler_add_top_k": (_i32, [_ptr, _i32]),
-    "pys_sampler_add_top_p": (_i32, [_ptr, c_float]),
-    "pys_sampler_add_min_p": (_i32, [_ptr, c_float]),
-    "pys_sampler_add_typical": (_i32, [_ptr, c_float]),
-    "pys_sampler_add_temperature": (_i32, [_ptr, c_float]),
-    "pys_sampler_add_greedy": (_i32, [_ptr]),
-    "pys_sampler_add_distribution": (_i32, [_ptr, c_uint32]),
-    "pys_sampler_sample": (_i32, [_ptr, _ptr, _i32, _i32p]),
+    "pys_sampler_add_bias": (_i32, [_ptr, _i32, c_double]),
+    "pys_sampler_add_breaker": (_i32, [_ptr, _ptr, _i32, _ptr, _i32]),
+    "pys_sampler_sample": (_i32, [_ptr, _ptr, _i32, _ptr, _i32p]),
+    "pys_sampler_distribution": (_i32, [_ptr, _ptr, _i32, _ptr, _out, _out, _i32p]),
     "pys_sampler_accept": (_i32, [_ptr, _i32]),
-    "pys_sampler_reset": (_i32, [_ptr]),
-    "pys_sampler_clone": (_i32, [_ptr, _out]),
-    "pys_sampler_assign": (_i32, [_ptr, _ptr]),
+    "pys_sampler_save": (_i32, [_ptr]),
+    "pys_sampler_restore": (_i32, [_ptr]),
 }

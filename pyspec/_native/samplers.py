@@ -1,68 +1,79 @@
-"""Native calls about sampler chains."""
+"""Native calls about samplers."""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from pyspec._native.buffers import Int32Out, address_of
-from pyspec._native.handles import Handle
+from pyspec._native.declarations import SamplerParams
+from pyspec._native.handles import Handle, array_interface
 from pyspec._native.library import lib
 from pyspec._native.status import check
 from pyspec.config import SamplingConfig
 
+Mask = npt.NDArray[np.uint32]
+Breakers = Iterable[tuple[npt.NDArray[np.int32], Sequence[int]]]  # heads and tail, see pys_sampler_add_breaker
 
-def create(config: SamplingConfig, n_vocab: int, seed: int) -> Handle:
-    """Build the chain in llama.cpp's default order; it ends with a draw, or the best token at temperature 0."""
+
+def create(config: SamplingConfig, n_vocab: int, seed: int, breakers: Breakers) -> Handle:
     library = lib()
+    settings = {name: getattr(config, name) for name, *_ in SamplerParams._fields_ if hasattr(config, name)}
+    params = SamplerParams(**{**settings, "n_vocab": n_vocab, "seed": seed})
     address = ctypes.c_void_p()
-    check(library.pys_sampler_create(ctypes.byref(address)))
+    check(library.pys_sampler_create(ctypes.byref(params), ctypes.byref(address)))
     handle = Handle(address.value or 0, library.pys_sampler_free, what="sampler", thread_bound=True)
-    chain = handle.pointer
-    if config.logit_bias:
-        tokens, biases = array("i", config.logit_bias.keys()), array("f", config.logit_bias.values())
-        check(library.pys_sampler_add_logit_bias(chain, n_vocab, address_of(tokens), address_of(biases), len(tokens)))
-    if config.has_penalties:
-        penalties = (config.repeat_penalty, config.frequency_penalty, config.presence_penalty)
-        check(library.pys_sampler_add_penalties(chain, n_vocab, config.repeat_last_n, *penalties))
-    if config.temperature == 0.0:
-        check(library.pys_sampler_add_greedy(chain))
-        return handle
-    if config.top_k > 0:
-        check(library.pys_sampler_add_top_k(chain, config.top_k))
-    if config.typical_p < 1.0:
-        check(library.pys_sampler_add_typical(chain, config.typical_p))
-    if config.top_p < 1.0:
-        check(library.pys_sampler_add_top_p(chain, config.top_p))
-    if config.min_p > 0.0:
-        check(library.pys_sampler_add_min_p(chain, config.min_p))
-    check(library.pys_sampler_add_temperature(chain, config.temperature))
-    check(library.pys_sampler_add_distribution(chain, seed))
+    for token, bias in config.logit_bias.items():
+        check(library.pys_sampler_add_bias(handle.pointer, token, bias))
+    for heads, tail in breakers:
+        numbers = array("i", tail)
+        arrays = (address_of(heads), len(heads), address_of(numbers), len(numbers))
+        check(library.pys_sampler_add_breaker(handle.pointer, *arrays))
     return handle
 
 
-def sample(sampler: Handle, context: Handle, row: int) -> int:
+def sample(sampler: Handle, context: Handle, row: int, mask: Mask | None) -> int:
     """Draw from a row of the last decode; the sampler's state takes the token in."""
     out = Int32Out()
-    status = lib().pys_sampler_sample(sampler.pointer, context.pointer, row, out.ref)
+    status = lib().pys_sampler_sample(sampler.pointer, context.pointer, row, _mask_address(mask), out.ref)
     sampler.check(status, "sample a token")
     return out.value
+
+
+def distribution(
+    sampler: Handle, context: Handle, row: int, mask: Mask | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """Return what ``sample`` would draw from, tokens and probabilities, both [k]."""
+    tokens, probs, count = ctypes.c_void_p(), ctypes.c_void_p(), Int32Out()
+    outs = (ctypes.byref(tokens), ctypes.byref(probs), count.ref)
+    native = (
+        sampler.pointer
+    )  # another thread may close the sampler meanwhile; this keeps it until its arrays are copied
+    status = lib().pys_sampler_distribution(native, context.pointer, row, _mask_address(mask), *outs)
+    sampler.check(status, "weigh the tokens of a row")
+    shape = (count.value,)
+    return (
+        np.array(array_interface(native, tokens.value or 0, shape, "<i4")),
+        np.array(array_interface(native, probs.value or 0, shape, "<f8")),
+    )
 
 
 def accept(sampler: Handle, token: int) -> None:
     sampler.check(lib().pys_sampler_accept(sampler.pointer, token))
 
 
-def reset(sampler: Handle) -> None:
-    sampler.check(lib().pys_sampler_reset(sampler.pointer))
+def save(sampler: Handle) -> None:
+    sampler.check(lib().pys_sampler_save(sampler.pointer))
 
 
-def clone(sampler: Handle) -> Handle:
-    address = ctypes.c_void_p()
-    sampler.check(lib().pys_sampler_clone(sampler.pointer, ctypes.byref(address)))
-    return Handle(address.value or 0, lib().pys_sampler_free, what="sampler", thread_bound=True)
+def restore(sampler: Handle) -> None:
+    """Return to the state that was saved last."""
+    sampler.check(lib().pys_sampler_restore(sampler.pointer))
 
 
-def assign(sampler: Handle, source: Handle) -> None:
-    """Give ``sampler`` the state of ``source``, a clone of the same chain."""
-    sampler.check(lib().pys_sampler_assign(sampler.pointer, source.pointer))
+def _mask_address(mask: Mask | None) -> int | None:
+    return None if mask is None else address_of(mask)

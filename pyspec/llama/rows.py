@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
-from pyspec.config import MAX_INT32, as_index, require_int
-from pyspec.errors import ConfigError, DecodeError, LifetimeError
+from pyspec.config import MAX_INT32, as_index, as_list, require_int
+from pyspec.errors import ConfigError, DecodeError, LifetimeError, TokenError
+from pyspec.llama.mask import TokenMask, allows, checked_mask
 
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
@@ -56,22 +57,45 @@ class Rows:
         row: npt.NDArray[np.float32] = self._context.logits_view()[self.locate(i)]
         return row
 
-    def argmax(self, i: int) -> int:
+    def argmax(self, i: int, mask: TokenMask | None = None) -> int:
         """Return the most likely token of row ``i``, the lowest id among equals; it was found with the decode.
 
+        Args:
+            i: Which row.
+            mask: The tokens that may be chosen; None allows all. It costs time only where it bans the most likely one.
+
         Raises:
-            DecodeError: The row is not of numbers.
+            ConfigError: The mask does not fit the vocabulary.
+            DecodeError: The row is not of numbers, or the mask leaves no token.
         """
-        token = self._best[self.locate(i)]
+        row = self.locate(i)
+        token = self._best[row]
         if token < 0:
             msg = "The logits of this row are not numbers; the model or its quantisation is broken."
             raise DecodeError(msg)
-        return token
+        return token if mask is None else self._best_allowed(row, token, mask)
 
     def top_k(self, i: int, k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Return ids and logits of the k largest logits of row ``i``, best first, both [k]."""
         count = min(require_int("k", k, 1, MAX_INT32), self._context.n_vocab)
         return native.top_k(self._context.handle, self.locate(i), count)
+
+    def logprobs(self, i: int, tokens: Iterable[int]) -> npt.NDArray[np.float64]:
+        """Return the logarithms of the probabilities that row ``i`` as it is gives to tokens, [k].
+
+        It is the row's log-softmax at these ids, before any sampler; -inf where there is no probability.
+
+        Raises:
+            TokenError: An id is outside the vocabulary.
+            DecodeError: The row is not of numbers.
+        """
+        row, n_vocab = self.locate(i), self._context.n_vocab
+        given = as_list(tokens)
+        ids = [None] if given is None else [as_index(token) for token in given]
+        if not all(token is not None and 0 <= token < n_vocab for token in ids):
+            msg = f"tokens must be a list of ids from 0 to {n_vocab - 1}, not {tokens!r}."
+            raise TokenError(msg)
+        return native.logprobs(self._context.handle, row, np.array(ids, np.int32))
 
     @property
     def context_handle(self) -> Handle:
@@ -93,3 +117,13 @@ class Rows:
             msg = "These logits rows were overwritten by a later decode; copy what must last."
             raise LifetimeError(msg)
         return self._start + number
+
+    def _best_allowed(self, row: int, best: int, mask: TokenMask) -> int:
+        words = checked_mask(mask, self._context.n_vocab)
+        if allows(words, best):
+            return best
+        token = native.best_allowed(self._context.handle, row, words)
+        if token < 0:
+            msg = "Every token of this row is banned; the grammar or mask must leave at least one."
+            raise DecodeError(msg)
+        return token

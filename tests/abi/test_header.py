@@ -27,6 +27,7 @@ SCALARS = {
     "int32_t": ctypes.c_int32,
     "uint32_t": ctypes.c_uint32,
     "uint64_t": ctypes.c_uint64,
+    "double": ctypes.c_double,
     "float": ctypes.c_float,
     "char": ctypes.c_char,
 }

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import pyspec
-from tests.helpers import make_context
+from tests import sampling
+from tests.helpers import decode, make_context
 
 NewContext = Callable[..., pyspec.Context]
+Place = tuple[pyspec.Rows, sampling.Row]
 
 
 @pytest.fixture
@@ -30,3 +32,11 @@ def new_context(open_zoo: Callable[[str], pyspec.Model]) -> Iterator[NewContext]
 @pytest.fixture
 def context(new_context: NewContext) -> pyspec.Context:
     return new_context()
+
+
+@pytest.fixture(scope="module")
+def place(open_zoo: Callable[[str], pyspec.Model]) -> Iterator[Place]:
+    """Two rows, the first of which a test can overwrite."""
+    with make_context(open_zoo("target-llama")) as context:
+        rows = decode(context, [1, 60])
+        yield rows, sampling.writable(rows, 0)

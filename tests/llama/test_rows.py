@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pyspec
-from pyspec.errors import ConfigError, LifetimeError
+from pyspec.errors import ConfigError, DecodeError, LifetimeError, TokenError
 from tests.helpers import PROMPT, decode
-from tests.llama.conftest import NewContext
+from tests.llama.conftest import NewContext, Place
+from tests.sampling import N
 
 
 def test_only_wanted_rows_come_in_batch_order(context: pyspec.Context, new_context: NewContext) -> None:
@@ -78,7 +82,7 @@ def test_other_ways_to_index_are_refused(context: pyspec.Context, part: Any) -> 
 @pytest.mark.parametrize("row", [-1, 8, 2**40, 0.0, "0", None, True])
 def test_a_wrong_row(context: pyspec.Context, row: Any) -> None:
     rows = decode(context, PROMPT)
-    for read in (rows.logits, rows.argmax, lambda i: rows.top_k(i, 1)):
+    for read in (rows.logits, rows.argmax, lambda i: rows.top_k(i, 1), lambda i: rows.logprobs(i, [1])):
         with pytest.raises(ConfigError, match="does not exist"):
             read(row)
 
@@ -87,6 +91,54 @@ def test_a_wrong_row(context: pyspec.Context, row: Any) -> None:
 def test_a_wrong_k(context: pyspec.Context, k: Any) -> None:
     with pytest.raises(ConfigError):
         decode(context, PROMPT).top_k(0, k)
+
+
+@settings(deadline=None)  # machines are shared
+@given(st.integers(0, 2**20), st.sampled_from([0.0, 1.0, 10.0, 1e4, 1e30]), st.sampled_from([0.0, -500.0, 1e6]))
+def test_logprobs_are_those_of_numpy(place: Place, seed: int, spread: float, offset: float) -> None:
+    rows, row = place
+    row[:] = np.random.default_rng(seed).normal(offset, spread, N)
+    logits = row.astype(np.float64)
+    expected = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    tokens = [7, 0, 383, 7, int(np.argmax(row))]
+    found = rows.logprobs(0, tokens)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected[tokens], rtol=1e-12, atol=1e-6)
+    np.testing.assert_array_equal(rows.logprobs(0, np.array(tokens)), found)
+    assert rows.logprobs(0, iter(tokens)).tolist() == found.tolist()
+    assert rows.logprobs(0, ()).shape == (0,)
+
+
+def test_logprobs_of_strange_rows(place: Place) -> None:
+    rows, row = place
+    row[:] = -math.inf
+    with pytest.raises(DecodeError, match="not numbers"):
+        rows.logprobs(0, [1])
+    row[:] = math.nan
+    with pytest.raises(DecodeError, match="not numbers"):
+        rows.logprobs(0, [1])
+    row[[3, 4, 5]] = [1.0, 1.0, -math.inf]
+    np.testing.assert_allclose(rows.logprobs(0, [3, 4, 5, 6]), [-math.log(2), -math.log(2), -math.inf, -math.inf])
+    row[[7, 8]] = math.inf
+    np.testing.assert_allclose(rows.logprobs(0, [3, 7, 8]), [-math.inf, -math.log(2), -math.log(2)])
+
+
+@pytest.mark.parametrize("tokens", [[-1], [384], [2**40], [1.5], ["a"], [None], [True], "abc", 5, None, [[1]]])
+def test_logprobs_of_wrong_tokens(context: pyspec.Context, tokens: Any) -> None:
+    with pytest.raises(TokenError, match="0 to 383"):
+        decode(context, PROMPT).logprobs(0, tokens)
+
+
+def test_a_row_without_a_number_above_minus_infinity_has_no_best(place: Place) -> None:
+    from pyspec._native import contexts
+
+    rows, row = place
+    for value in (-math.inf, math.nan):
+        row[:] = value
+        every = np.full(12, 2**32 - 1, np.uint32)
+        assert contexts.best_allowed(rows._context.handle, 0, every) == -1
+        row[9] = -3e38
+        assert contexts.best_allowed(rows._context.handle, 0, every) == 9
 
 
 def test_a_view_cannot_be_written(context: pyspec.Context) -> None:
@@ -146,6 +198,6 @@ def test_reading_a_closed_context_is_refused(new_context: NewContext) -> None:
     rows = decode(context, PROMPT)
     context.close()
     assert rows.argmax(0) >= 0  # came with the decode
-    for read in (rows.logits, lambda i: rows.top_k(i, 2)):
+    for read in (rows.logits, lambda i: rows.top_k(i, 2), lambda i: rows.logprobs(i, [2])):
         with pytest.raises(pyspec.errors.ClosedError):
             read(0)

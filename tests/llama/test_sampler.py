@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pyspec
 from pyspec import GreedySampler, SamplerChain, SamplingConfig
 from pyspec.errors import ConfigError, LifetimeError, TokenError
 from pyspec.llama import make_sampler
 from tests.helpers import PROMPT, decode
-
-N = 384
+from tests.llama.conftest import Place
+from tests.sampling import N, configs, fill, histories
 
 
 def draws(sampler: Any, rows: pyspec.Rows, n: int = 40) -> list[int]:
@@ -49,20 +52,64 @@ def test_the_outermost_seeds_are_seeds(rows: pyspec.Rows, seed: int) -> None:
     assert draws(SamplerChain(config, N), rows) == draws(SamplerChain(config, N), rows)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"temperature": 1.0}, {"repeat_penalty": 1.5}, {"temperature": 2.0, "presence_penalty": 1.0}]
-)
-def test_a_round_can_be_undone(rows: pyspec.Rows, settings: dict[str, float]) -> None:
-    sampler = SamplerChain(SamplingConfig(seed=3, **settings), N)  # type: ignore[arg-type]
-    draws(sampler, rows, 5)
+@settings(deadline=None)  # machines are shared
+@given(configs(), histories(), st.integers(0, 2), st.lists(st.integers(0, 12), min_size=1, max_size=5))
+def test_a_round_can_be_undone(
+    place: Place, config: SamplingConfig, history: list[int], mirostat: int, lengths: list[int]
+) -> None:
+    rows, row = place
+    config = dataclasses.replace(config, mirostat=mirostat)
+    sampler = SamplerChain(config, N)
+    plain = SamplerChain(config, N)
+
+    def play(chain: SamplerChain, first: int, n: int) -> list[int]:
+        found = []
+        for i in range(first, first + n):
+            fill(row, i)
+            found.append(chain.sample(rows, 0))
+            if i % 3 == 0:
+                chain.accept(60 + i % 4)  # a token that another rule decided
+        return found
+
+    for token in history:
+        sampler.accept(token)
+        plain.accept(token)
+    first = 0
+    for n in lengths:
+        saved = sampler.save()
+        tokens = play(sampler, first, n)
+        for _ in range(2):
+            play(sampler, first + n, 3)  # further, then back
+            sampler.restore(saved)
+            assert play(sampler, first, n) == tokens
+        assert play(plain, first, n) == tokens
+        first += n
+
+
+def test_only_the_state_that_was_saved_last_can_be_restored(rows: pyspec.Rows) -> None:
+    sampler = SamplerChain(SamplingConfig(temperature=1.0, seed=1), N)
+    former = sampler.save()
+    draws(sampler, rows, 3)
+    last = sampler.save()
+    for wrong in (former, None, 1, True, object(), np.zeros(3)):
+        with pytest.raises(ConfigError, match="last"):
+            sampler.restore(wrong)
+    expected = draws(sampler, rows, 5)
+    sampler.restore(last)
+    assert draws(sampler, rows, 5) == expected
+
+
+def test_a_chain_without_state_saves_nothing(rows: pyspec.Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspec._native import samplers
+
+    monkeypatch.setattr(samplers, "save", None)
+    sampler = SamplerChain(SamplingConfig(logit_bias={5: 1.0}), N)
     saved = sampler.save()
-    first = draws(sampler, rows, 20)
+    assert saved is None
+    assert sampler.sample(rows, 0) == sampler.sample(rows, 0)
     sampler.restore(saved)
-    assert draws(sampler, rows, 20) == first
-    saved = sampler.save()
-    second = draws(sampler, rows, 20)
-    sampler.restore(saved)
-    assert draws(sampler, rows, 20) == second
+    with pytest.raises(ConfigError):
+        sampler.restore(0)
 
 
 def test_greedy_takes_the_lowest_of_the_best(rows: pyspec.Rows) -> None:
@@ -112,6 +159,24 @@ def test_accepted_tokens_are_penalised(rows: pyspec.Rows) -> None:
     assert sampler.sample(rows, 0) != best
 
 
+def test_accepted_tokens_are_repetitions(rows: pyspec.Rows) -> None:
+    best = rows.argmax(0)
+    other = best - 1
+    for repeated in (False, True):
+        config = SamplingConfig(dry_multiplier=50.0, dry_allowed_length=1, dry_sequence_breakers=())
+        sampler = SamplerChain(config, N)
+        for token in (other, best, other if repeated else best + 1):
+            sampler.accept(token)
+        assert (sampler.sample(rows, 0) != best) == repeated
+
+
+def test_a_sampler_is_for_one_size_of_vocabulary(rows: pyspec.Rows) -> None:
+    sampler = SamplerChain(SamplingConfig(temperature=1.0), 100)
+    for choose in (sampler.sample, sampler.distribution):
+        with pytest.raises(ConfigError, match="size of vocabulary"):
+            choose(rows, 0)
+
+
 def test_bias_bans_and_forces(rows: pyspec.Rows) -> None:
     best = rows.argmax(0)
     ban = SamplerChain(SamplingConfig(logit_bias={best: -math.inf}), N)
@@ -126,8 +191,8 @@ def test_filters_leave_only_what_they_should(rows: pyspec.Rows) -> None:
     order = np.argsort(-rows.logits(0), kind="stable")
     open_ended = {"temperature": 100.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
 
-    def seen(**settings: Any) -> set[int]:
-        sampler = SamplerChain(SamplingConfig(**{**open_ended, **settings}), N)
+    def seen(**options: Any) -> set[int]:
+        sampler = SamplerChain(SamplingConfig(**{**open_ended, **options}), N)
         return {sampler.sample(rows, 0) for _ in range(600)}
 
     assert seen(top_k=3) == set(order[:3].tolist())
@@ -158,19 +223,37 @@ def test_stale_rows_are_refused(context: pyspec.Context) -> None:
     rows = decode(context, PROMPT)
     decode(context, [60])
     for sampler in (GreedySampler(), SamplerChain(SamplingConfig(temperature=1.0), N)):
-        with pytest.raises(LifetimeError):
-            sampler.sample(rows, 0)
+        for choose in (sampler.sample, sampler.distribution):
+            with pytest.raises(LifetimeError):
+                choose(rows, 0)
 
 
 def test_a_closed_sampler_is_refused(rows: pyspec.Rows) -> None:
     sampler = SamplerChain(SamplingConfig(temperature=1.0), N)
     sampler.save()
+    saved = sampler.save()
     sampler.close()
     sampler.close()
-    with pytest.raises(pyspec.errors.ClosedError):
-        sampler.sample(rows, 0)
-    with pytest.raises(pyspec.errors.ClosedError):
-        sampler.accept(5)
+    calls = (
+        lambda: sampler.sample(rows, 0),
+        lambda: sampler.distribution(rows, 0),
+        lambda: sampler.accept(5),
+        sampler.save,
+        lambda: sampler.restore(saved),
+    )
+    for call in calls:
+        with pytest.raises(pyspec.errors.ClosedError):
+            call()
+
+
+def test_a_distribution_stays(rows: pyspec.Rows) -> None:
+    sampler = SamplerChain(SamplingConfig(temperature=1.0), N)
+    tokens, probs = sampler.distribution(rows, 0)
+    copies = tokens.copy(), probs.copy()
+    sampler.distribution(rows, 1)
+    sampler.close()
+    np.testing.assert_array_equal(tokens, copies[0])
+    np.testing.assert_array_equal(probs, copies[1])
 
 
 @pytest.mark.parametrize("token", [-1, N, 1.0, "1", None, True])

@@ -166,6 +166,8 @@ class Pool:
             "batch": lambda: self.batch,
             "rows": lambda: self.rows,
             "n_vocab": lambda: 384,
+            "vocab": lambda: rng.choice([None, self.model.vocab, self.other.vocab]),
+            "mask": lambda: rng.choice([None, np.full(12, rng.choice([0, 5, 2**32 - 1]), np.uint32), np.zeros(3)]),
             "max_tokens": lambda: rng.randrange(20),
             "n_threads": lambda: 1,
             "n_ctx": lambda: 64,
@@ -215,6 +217,19 @@ class Pool:
             "frequency_penalty": [-1e6, 0.0, 1e6],
             "presence_penalty": [-1e6, 0.0, 1.0],
             "repeat_last_n": [0, 1, 64, 1 << 20],
+            "dynatemp_range": [0.0, 0.5, 1e6],
+            "dynatemp_exponent": [0.0, 1.0, 100.0],
+            "top_n_sigma": [-1.0, 0.0, 1e-3, 1.0, 1e6],
+            "xtc_probability": [0.0, 0.5, 1.0],
+            "xtc_threshold": [0.0, 0.1, 0.5, 1.0],
+            "dry_multiplier": [0.0, 0.8, 1e6],
+            "dry_base": [1.0, 1.75, 1e6],
+            "dry_allowed_length": [0, 2, 2**31 - 1],
+            "dry_penalty_last_n": [0, 1, 64, 1 << 20],
+            "dry_sequence_breakers": [(), ("\n", ":"), ("the", "é", "x" * 40)],
+            "mirostat": [0, 0, 1, 2],
+            "mirostat_ent": [0.0, 5.0, 100.0],
+            "mirostat_lr": [0.0, 0.1, 100.0],
             "logit_bias": [{}, {0: -math.inf}, {5: 1e9, 383: -1e9}, dict.fromkeys(range(384), -math.inf)],
             "seed": [None, 0, 2**32 - 1],
         }
@@ -337,7 +352,10 @@ def use(pool: Pool, returned: Any) -> None:
     elif isinstance(returned, pyspec.Model):
         returned.vocab.tokenize("hello")
     elif isinstance(returned, pyspec.SamplerChain):
+        saved = returned.save()
         returned.sample(pool.rows, 0)
+        returned.distribution(pool.rows, 0)
+        returned.restore(saved)
 
 
 def outcome(pool: Pool, call: Callable[[], Any]) -> tuple[str, str]:
