@@ -108,6 +108,10 @@ class DraftDFlash(ModelDrafter):
                     self._context.memory.trim(draft.request.seq_id, self._feed.of(draft.request.seq_id).first)
         return self._finished(growing)
 
+    def discard(self, seq_id: int) -> None:
+        """The round was undone: drop what was read in it and not noted."""
+        self._context.memory.trim(seq_id, self._feed.of(seq_id).first)
+
     def save_state(self, seq_id: int) -> bytes | None:
         """Return the rows that wait, the deferred one among them, and the draft model's memory of the sequence."""
         return self._feed.save(self._context, seq_id)

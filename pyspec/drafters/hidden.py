@@ -158,12 +158,12 @@ class FeatureFeed:
             waiting = self.of(seq_id)
             position = batch.positions[first]
             waiting.add(position, rows[first:end].copy(), batch.tokens[first:end])
-            if waiting.end > self._capacity:
-                self.give_up(waiting)
+            if position > self._capacity:
+                self._give_up(waiting)
             if not waiting.lost and min(position, waiting.end) - waiting.first >= self._most:
                 self._read(seq_id, position)
 
-    def give_up(self, waiting: Waiting) -> None:
+    def _give_up(self, waiting: Waiting) -> None:
         """Draft no more for a sequence that the draft model's memory has no room for, and say so once."""
         waiting.lost = True
         waiting.rows.clear()
@@ -202,4 +202,6 @@ class FeatureFeed:
         """Return the rows of a sequence when they reach just up to ``position``; what goes further is forgotten."""
         waiting = self.of(seq_id)
         waiting.cut(position)
+        if position > self._capacity and not waiting.lost:
+            self._give_up(waiting)
         return waiting if waiting.end == position and not waiting.lost else None
