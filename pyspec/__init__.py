@@ -14,6 +14,7 @@ from pyspec.config import ContextConfig, ModelConfig, SamplingConfig
 from pyspec.engine import Chunk, Embeddings, Engine, Result
 from pyspec.errors import PyspecError
 from pyspec.llama import Batch, Context, GreedySampler, Memory, Model, RollbackKind, Rows, SamplerChain, State, Vocab
+from pyspec.llama.grammar import Grammar
 from pyspec.llama.quantize import quantize
 from pyspec.speculation import Finish
 from pyspec.speculation.config import Speculation
@@ -28,6 +29,7 @@ __all__ = [
     "Embeddings",
     "Engine",
     "Finish",
+    "Grammar",
     "GreedySampler",
     "Memory",
     "Model",

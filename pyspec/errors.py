@@ -37,6 +37,7 @@
     │   ├── DrafterError                      a drafter broke its contract
     │   ├── NgramFileError                    an n-gram cache's file that cannot be read or written
     │   └── StalledError                      a round that made no progress
+    ├── GrammarError (ValueError)             a grammar that cannot be used, or a token that it forbids
     ├── HubError                              finding, fetching or storing a model
     │   ├── FetchError                        a download failed
     │   └── IntegrityError                    what arrived is not what was pinned
@@ -60,6 +61,7 @@ __all__ = [
     "DrafterError",
     "FetchError",
     "ForkedError",
+    "GrammarError",
     "HubError",
     "IntegrityError",
     "LibraryError",
@@ -234,6 +236,20 @@ class NgramFileError(SpeculationError):
 
 class StalledError(SpeculationError):
     """A round made no progress."""
+
+
+class GrammarError(PyspecError, ValueError):
+    """A grammar cannot be used, or forbids what was asked.
+
+    Args:
+        message: What was asked, what was found, what to do.
+        line, column: Where in the grammar's text, counted from 1 in characters; None where there is no one place.
+    """
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
 
 
 class HubError(PyspecError):

@@ -145,12 +145,13 @@ class DistributionTable:
         self._first = first
         self._seed = seed
 
-    def distribution(self, rows: Any, i: int) -> Candidates:  # noqa: ARG002 - the interface
-        return self._of(tuple(self.seen))
+    def distribution(self, rows: Any, i: int) -> tuple[Any, Any]:  # noqa: ARG002 - the interface
+        found = self._of(tuple(self.seen))
+        return found.tokens, found.probs
 
     def sample(self, rows: Any, i: int) -> int:
         number = self._numbers(self._seed, self._first + len(self.seen), Stream.CHOICE)
-        token = self.distribution(rows, i).draw(number)
+        token = Candidates(*self.distribution(rows, i)).draw(number)
         self.accept(token)
         return token
 

@@ -22,7 +22,8 @@ from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import AcceptRule, Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.draft import Drafter
-from tests.fakes import FakeSampler, FakeTarget, Fuse, Logits, Row
+from tests.fake_sampling import FakeSampler
+from tests.fakes import FakeTarget, Fuse, Logits, Row
 from tests.reference import Plain, Request, plain_decode
 from tests.scripted import Move, Scripted, make_draft_simple
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.fakes import Logits, choose
+from tests.fake_sampling import choose
+from tests.fakes import Logits
 
 
 @dataclass(frozen=True)

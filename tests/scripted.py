@@ -139,7 +139,12 @@ class FakeVocab:
 
 def fake_model(name: str, vocab: FakeVocab, *, n_ctx_train: int = 0) -> Any:
     """Return what drafters read of a model."""
-    return SimpleNamespace(path=Path(name), vocab=vocab, info=SimpleNamespace(n_ctx_train=n_ctx_train, architecture="llama"), is_head=False)
+    return SimpleNamespace(
+        path=Path(name),
+        vocab=vocab,
+        info=SimpleNamespace(n_ctx_train=n_ctx_train, architecture="llama"),
+        is_head=False,
+    )
 
 
 def make_draft_simple(

@@ -13,7 +13,7 @@ import typer
 
 from pyspec.cli.failing import wrong_usage
 from pyspec.cli.grouping import command
-from pyspec.cli.options import ContextOptions, SamplingOptions, TargetOptions
+from pyspec.cli.options import ContextOptions, GrammarOptions, SamplingOptions, TargetOptions
 from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.cli.streaming import TextPrinter
 from pyspec.cli.terminal import ColorChoice, load_model, shows_color
@@ -85,13 +85,14 @@ class OutputOptions:
 
 
 @command
-def generate(
+def generate(  # noqa: PLR0913 - a group of flags each
     *,
     target: TargetOptions,
     prompt: PromptOptions,
     draft: DraftModelOptions,
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
+    grammar: GrammarOptions,
     context: ContextOptions,
     output: OutputOptions,
 ) -> None:
@@ -104,7 +105,7 @@ def generate(
         raise typer.BadParameter(msg, param_hint="-np")
     settings, sizes, model_config, draft_config = sampling.config(), context.config(), target.config(), draft.config()
     names = speculation.names(draft.draft_model)
-    text = prompt.read()
+    text, wanted = prompt.read(), grammar.read()
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(load_model(target.model, model_config, flag="--model"))
         draft_model = None
@@ -120,6 +121,8 @@ def generate(
                 max_tokens=None if prompt.max_tokens == -1 else prompt.max_tokens,
                 sampling=settings,
                 stop=prompt.stop or (),
+                grammar=wanted,
+                logprobs=output.as_json,
                 observer=writer,
             )
         )

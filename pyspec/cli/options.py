@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from pyspec.cli.failing import wrong_usage
 from pyspec.config import CACHE_TYPES, ContextConfig, ModelConfig, SamplingConfig
+
+if TYPE_CHECKING:
+    from pyspec.llama.grammar import Grammar
 
 _TYPES = ", ".join(CACHE_TYPES)
 _DEFAULT_UBATCH = 512
@@ -33,6 +36,18 @@ _SAMPLING_FLAGS = {
     "presence_penalty": "--presence-penalty",
     "repeat_last_n": "--repeat-last-n",
     "seed": "--seed",
+    "top_n_sigma": "--top-n-sigma",
+    "xtc_probability": "--xtc-probability",
+    "xtc_threshold": "--xtc-threshold",
+    "dry_multiplier": "--dry-multiplier",
+    "dry_base": "--dry-base",
+    "dry_allowed_length": "--dry-allowed-length",
+    "dry_penalty_last_n": "--dry-penalty-last-n",
+    "dynatemp_range": "--dynatemp-range",
+    "dynatemp_exponent": "--dynatemp-exp",
+    "mirostat": "--mirostat",
+    "mirostat_lr": "--mirostat-lr",
+    "mirostat_ent": "--mirostat-ent",
 }
 
 
@@ -144,6 +159,24 @@ class SamplingOptions:
     ] = 64
     frequency_penalty: Annotated[float, typer.Option("--frequency-penalty", metavar="X", help="0: off.")] = 0.0
     presence_penalty: Annotated[float, typer.Option("--presence-penalty", metavar="X", help="0: off.")] = 0.0
+    top_n_sigma: Annotated[float, typer.Option("--top-n-sigma", metavar="X", help="-1: off.")] = -1.0
+    xtc_probability: Annotated[float, typer.Option("--xtc-probability", metavar="P", help="0: off.")] = 0.0
+    xtc_threshold: Annotated[float, typer.Option("--xtc-threshold", metavar="P", help="Of XTC.")] = 0.1
+    dry_multiplier: Annotated[float, typer.Option("--dry-multiplier", metavar="X", help="0: off.")] = 0.0
+    dry_base: Annotated[float, typer.Option("--dry-base", metavar="X", help="Of DRY.")] = 1.75
+    dry_allowed_length: Annotated[int, typer.Option("--dry-allowed-length", metavar="N", help="Of DRY.")] = 2
+    dry_penalty_last_n: Annotated[
+        int, typer.Option("--dry-penalty-last-n", metavar="N", help="Tokens that DRY looks at.")
+    ] = 64
+    dry_sequence_breaker: Annotated[
+        list[str] | None,
+        typer.Option("--dry-sequence-breaker", metavar="TEXT", help="In place of DRY's own; none: no breakers."),
+    ] = None
+    dynatemp_range: Annotated[float, typer.Option("--dynatemp-range", metavar="X", help="0: off.")] = 0.0
+    dynatemp_exponent: Annotated[float, typer.Option("--dynatemp-exp", metavar="X", help="Of dynamic temp.")] = 1.0
+    mirostat: Annotated[int, typer.Option("--mirostat", metavar="N", help="Version 1 or 2; 0: off.")] = 0
+    mirostat_lr: Annotated[float, typer.Option("--mirostat-lr", metavar="X", help="Its learning rate.")] = 0.1
+    mirostat_ent: Annotated[float, typer.Option("--mirostat-ent", metavar="X", help="Its target entropy.")] = 5.0
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,21 +189,58 @@ class SamplingOptions:
 
     def config(self) -> SamplingConfig:
         """Return the settings of the sampler."""
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _SAMPLING_FLAGS}
+        settings["seed"] = None if self.seed == -1 else self.seed
+        if self.dry_sequence_breaker is not None:
+            texts = self.dry_sequence_breaker
+            settings["dry_sequence_breakers"] = () if texts == ["none"] else tuple(texts)
         biases = dict(_bias(text) for text in self.logit_bias or ())
         with wrong_usage(_SAMPLING_FLAGS, flag="--logit-bias"):
-            return SamplingConfig(
-                temperature=self.temperature,
-                top_k=self.top_k,
-                top_p=self.top_p,
-                min_p=self.min_p,
-                typical_p=self.typical_p,
-                repeat_penalty=self.repeat_penalty,
-                frequency_penalty=self.frequency_penalty,
-                presence_penalty=self.presence_penalty,
-                repeat_last_n=self.repeat_last_n,
-                logit_bias=biases,
-                seed=None if self.seed == -1 else self.seed,
-            )
+            return SamplingConfig(logit_bias=biases, **settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarOptions:
+    """What the output must look like."""
+
+    panel: ClassVar[str] = "Grammar"
+    grammar: Annotated[str | None, typer.Option("--grammar", metavar="GBNF", help="A grammar in GBNF.")] = None
+    grammar_file: Annotated[
+        typer.FileText | None, typer.Option("--grammar-file", metavar="FILE", help="A file with one; -: stdin.")
+    ] = None
+    json_schema: Annotated[
+        str | None, typer.Option("--json-schema", "-j", metavar="SCHEMA", help="A JSON schema; {}: any object.")
+    ] = None
+    regex: Annotated[str | None, typer.Option("--regex", metavar="REGEX", help="A regular expression.")] = None
+    lark: Annotated[str | None, typer.Option("--lark", metavar="LARK", help="A grammar in Lark's syntax.")] = None
+
+    def read(self) -> Grammar | None:
+        """Return the grammar asked for.
+
+        Raises:
+            typer.BadParameter: Several are given, or the file cannot be read.
+        """
+        from pyspec.llama.grammar import Grammar  # noqa: PLC0415 - --help does without
+
+        given = {
+            Grammar.gbnf: self.grammar if self.grammar_file is None else _text(self.grammar_file),
+            Grammar.json_schema: self.json_schema,
+            Grammar.regex: self.regex,
+            Grammar.lark: self.lark,
+        }
+        found = [(make, text) for make, text in given.items() if text is not None]
+        if len(found) > 1 or (self.grammar is not None and self.grammar_file is not None):
+            msg = "give one of --grammar, --grammar-file, --json-schema, --regex and --lark."
+            raise typer.BadParameter(msg)
+        return found[0][0](found[0][1]) if found else None
+
+
+def _text(file: typer.FileText) -> str:
+    try:
+        return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{file.name} cannot be read: {error}."
+        raise typer.BadParameter(msg, param_hint="--grammar-file") from None
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pyspec.config import ContextConfig, SamplingConfig, require_int
+from pyspec.config import ContextConfig, SamplingConfig, require_bool, require_int
 from pyspec.drafters import Chain, Resources, sorted_by_priority
 from pyspec.drafters.registry import build, option_names
 from pyspec.engine.generation import Generation, Job, Workplace
@@ -18,10 +18,13 @@ from pyspec.engine.result import Observer, Result
 from pyspec.engine.self_check import check_fed_drafters
 from pyspec.engine.snapshots import with_snapshots
 from pyspec.errors import ConfigError, UnsupportedError
+from pyspec.llama.constrained import GrammarSampler
 from pyspec.llama.context import Context
+from pyspec.llama.grammar import Grammar
 from pyspec.llama.memory import RollbackKind
 from pyspec.llama.model import Model
-from pyspec.llama.sampler import make_sampler
+from pyspec.llama.sampler import GreedySampler, SamplerChain, make_sampler
+from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.ending import Ending, Finish
@@ -90,7 +93,7 @@ class Engine:
         rule = self.speculation.make_rule(None, chain.n_max)
         self._workplace = Workplace(model, self.context, chain, rule, self.speculation, piece)
 
-    def generate(
+    def generate(  # noqa: PLR0913 - each is a setting by its own name
         self,
         prompt: Prompt,
         *,
@@ -98,7 +101,9 @@ class Engine:
         sampling: SamplingConfig | None = None,
         stop: str | Sequence[str] = (),
         rule: str | None = None,
+        grammar: Grammar | None = None,
         n_top: int = 0,
+        logprobs: bool = False,
         observer: Observer | None = None,
     ) -> Result:
         """Generate a whole answer; see ``stream`` for the arguments.
@@ -108,7 +113,15 @@ class Engine:
                 attribute ``partial``.
         """
         generation = self.stream(
-            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, rule=rule, n_top=n_top, observer=observer
+            prompt,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            rule=rule,
+            grammar=grammar,
+            n_top=n_top,
+            logprobs=logprobs,
+            observer=observer,
         )
         try:
             for _chunk in generation:
@@ -121,7 +134,7 @@ class Engine:
             raise
         return generation.result
 
-    def stream(
+    def stream(  # noqa: PLR0913 - as above
         self,
         prompt: Prompt,
         *,
@@ -129,7 +142,9 @@ class Engine:
         sampling: SamplingConfig | None = None,
         stop: str | Sequence[str] = (),
         rule: str | None = None,
+        grammar: Grammar | None = None,
         n_top: int = 0,
+        logprobs: bool = False,
         observer: Observer | None = None,
     ) -> Generation:
         """Generate an answer piece by piece.
@@ -141,7 +156,9 @@ class Engine:
             sampling: How the target chooses; None takes the most likely token.
             stop: Strings to stop before.
             rule: How drafts are accepted: "match", "rejection", "coupled" or "synthetic"; None takes the engine's.
+            grammar: What the output must look like: a JSON schema, a regular expression, Lark or GBNF.
             n_top: How many of the largest logits to report per token.
+            logprobs: Report the log-probability of each token, as the model gives it, before any sampling.
             observer: Follows the rounds, for example a ``pyspec.trace.TraceWriter``.
 
         Returns:
@@ -151,17 +168,21 @@ class Engine:
             ConfigError: An argument is wrong.
             TokenError: A token id is outside the vocabulary.
             ContextFullError: The prompt does not fit.
+            GrammarError: The grammar is wrong; the message says where.
+            UnsupportedError: The rule needs what the sampling does not have; the message says what.
             BusyError: While iterating: another generation of this engine is under way.
         """
         settings = sampling if sampling is not None else SamplingConfig()
-        sampler = make_sampler(settings, self.context.n_vocab)
+        sampler = make_sampler(settings, self.context.n_vocab, self.model.vocab)
+        chosen = None if rule is None else self.speculation.make_rule(rule, self._workplace.chain.n_max)
+        _require_distribution(chosen or self._workplace.rule, sampler)
         limit = _NO_LIMIT if max_tokens is None else require_int("max_tokens", max_tokens, 0, _NO_LIMIT)
         tokens, rows = checked_prompt(prompt, self.model, self.context.n_ctx_seq)
         sequence = SequenceState(
             seq_id=0,
             history=tokens[:-1],
             pending=tokens[-1],
-            sampler=sampler,
+            sampler=sampler if grammar is None else self._constrained(sampler, grammar),
             ending=Ending(
                 eog=self.model.vocab.eog,
                 max_tokens=limit,
@@ -171,14 +192,20 @@ class Engine:
             temperature=settings.temperature,
             seed=sampler.seed,
             n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
+            wants_logprobs=require_bool("logprobs", logprobs),
             rows=rows,
         )
         if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
             msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
             raise ConfigError(msg)
         result = Result(prompt_tokens=tokens, seed=sampler.seed)
-        chosen = None if rule is None else self.speculation.make_rule(rule, self._workplace.chain.n_max)
         return Generation(self._workplace, Job(sequence, settings, observer, result, chosen))
+
+    def _constrained(self, sampler: GreedySampler | SamplerChain, grammar: Grammar) -> GrammarSampler:
+        if not isinstance(grammar, Grammar):
+            msg = f"grammar must be a Grammar, such as Grammar.json_schema(...), not {type(grammar).__name__}."
+            raise ConfigError(msg)
+        return GrammarSampler(sampler, grammar.compile(self.model.vocab).start())
 
     def _make_chain(self) -> Chain:
         speculation = self.speculation
@@ -221,6 +248,13 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChain) -> None:
+    """Refuse a rule that judges drafts by a distribution where the sampler has none."""
+    if rule.name in _SAMPLING_OF_RULE and not sampler.exact_per_row:
+        msg = f'mirostat draws from what it drew before, so the rule "{rule.name}" cannot judge drafts; use "match".'
+        raise UnsupportedError(msg)
 
 
 def _sized(model: Model, context: ContextConfig | None) -> ContextConfig:

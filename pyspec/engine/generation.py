@@ -167,9 +167,10 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
     sequence.lag = sequence.n_committed
     catch_up(context, batch.buffer, sequence, workplace.chain)
     if job.sampling.has_penalties:
+        sampler = getattr(sequence.sampler, "unconstrained", sequence.sampler)  # a prompt need not be grammatical
         for token in result.prompt_tokens:
             if token != NO_TOKEN:
-                sequence.sampler.accept(token)
+                sampler.accept(token)
     result.stats.prompt_seconds = time.perf_counter() - began
     result.stats.n_prompt = len(result.prompt_tokens)
     while sequence.ending.remaining > 0 and sequence.n_committed < context.n_ctx_seq:
@@ -177,6 +178,7 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
         result.stats.count(outcome)
         result.tokens += outcome.emitted
         result.top += outcome.top
+        result.logprobs += outcome.logprobs
         yield outcome
         if outcome.finish is not None:
             return

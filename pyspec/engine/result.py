@@ -43,6 +43,7 @@ class Result:
         prompt_tokens: The prompt.
         sources: Where each token came from; "unknown" for tokens of a round that raised after it committed them.
         top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
+        logprobs: Per token its log-probability; empty unless asked.
         seed: Seed of the random draws, None at temperature 0.
         stats: Counters of this generation.
         drafters: Counters per drafter.
@@ -55,6 +56,7 @@ class Result:
     prompt_tokens: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     top: list[TopTokens] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     seed: int | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Result:
             "prompt_tokens": list(self.prompt_tokens),
             "sources": list(self.sources),
             "top": [[list(entry) for entry in row] for row in self.top],
+            "logprobs": list(self.logprobs),
             "seed": self.seed,
             "stats": self.stats.to_dict(),
             "drafters": {name: stats.to_dict() for name, stats in self.drafters.items()},

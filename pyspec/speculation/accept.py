@@ -18,6 +18,7 @@ from collections.abc import Sequence as TokenSequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from pyspec.errors import UnsupportedError
 from pyspec.speculation.draft import Candidates, Draft
@@ -63,8 +64,8 @@ class AcceptRule(Protocol):
 class DistributionSampler(Sampler, Protocol):
     """A sampler that can say what it would draw from."""
 
-    def distribution(self, rows: Any, i: int) -> Candidates:
-        """Return the distribution of the token that row i decides; nothing is drawn, nothing taken in.
+    def distribution(self, rows: Any, i: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Return tokens and probabilities of what row i decides, both [k]; nothing is drawn, nothing taken in.
 
         It is what ``sample`` would draw from: bias, penalties of exactly the tokens taken in so far, temperature and
         truncation applied, forbidden tokens without probability. ``accept`` tells which token it became.
@@ -124,7 +125,7 @@ def follow_distribution(
     sampler = _require_distribution(sequence.sampler)
 
     def choose(i: int) -> int:
-        token = decide(supported(sampler.distribution(rows, i)), i)
+        token = decide(supported(Candidates(*sampler.distribution(rows, i))), i)
         sampler.accept(token)
         return token
 

@@ -86,7 +86,7 @@ class Speculation:
             ConfigError: There is no such rule, or what it needs is missing or wrong.
         """
         chosen = self.rule if name is None else name
-        synthetic = chosen == "synthetic"
+        synthetic = isinstance(chosen, str) and chosen == "synthetic"
         return make_rule(
             chosen,
             n_max=n_max,

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from pyspec.errors import StalledError
 from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.draft import NO_DRAFT, DraftRequest, Proposal, Proposer
+from pyspec.speculation.draft import Proposal, Proposer
 from pyspec.speculation.ending import Finish
+from pyspec.speculation.propose import propose
 from pyspec.speculation.rollback import RollbackPoint, way_back
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
@@ -55,6 +56,7 @@ class Outcome(NamedTuple):
         rule: Name of the rule.
         rollback: How rejected tokens left memory: "none", "trim", "bounded" or "replay"; see ``rollback``.
         n_checkpoint_bytes: Size of the checkpoint that was taken for the draft; 0 when none was.
+        logprobs: Per emitted token the log-probability that its row, as it is, gives it; empty unless asked.
         top: Per emitted token the largest logits of its row as (token, logit), best first; empty unless asked.
         seconds: Per stage, and "total"; shared by all sequences of the round.
     """
@@ -71,6 +73,7 @@ class Outcome(NamedTuple):
     top: tuple[tuple[tuple[int, float], ...], ...]
     seconds: dict[str, float]
     n_checkpoint_bytes: int = 0
+    logprobs: tuple[float, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
             point.expect_decode()
             catch_up(target, batch.buffer, sequence, proposer)
         clock.lap("rollback")
-        asked = list(zip(batch.sequences, propose(batch, proposer, target), strict=True))
+        asked = list(zip(batch.sequences, propose(batch.sequences, proposer, target), strict=True))
         clock.lap("draft")
         point.prepare(asked)
         clock.lap("rollback")
@@ -123,29 +126,6 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     return [outcomes[sequence.seq_id] for sequence in batch.sequences]
 
 
-def propose(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Proposal]:
-    """Ask once for the drafts of all sequences that may draft; the others get an empty one."""
-    if proposer.n_max == 0:
-        return [NO_DRAFT] * len(batch.sequences)
-    requests = [
-        DraftRequest(
-            seq_id=sequence.seq_id,
-            tokens=sequence.history,
-            pending=sequence.pending,
-            position=sequence.n_committed,
-            budget=budget,
-            temperature=sequence.temperature,
-            seed=sequence.seed,
-        )
-        for sequence in batch.sequences
-        if (budget := draft_budget(sequence, target, len(batch.sequences))) > 0
-    ]
-    if not requests:
-        return [NO_DRAFT] * len(batch.sequences)
-    answers = dict(zip((request.seq_id for request in requests), proposer.propose(requests), strict=True))
-    return [answers.get(sequence.seq_id, NO_DRAFT) for sequence in batch.sequences]
-
-
 def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
     """Return the sequences whose memory lacks more than can go in front of a draft."""
     share = target.n_batch // len(batch.sequences) - 1
@@ -157,19 +137,6 @@ def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
         for sequence in batch.sequences
         if sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag)
     ]
-
-
-def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
-    """Return the most tokens that may be drafted for a sequence now.
-
-    A draft of k tokens puts k + 1 tokens into memory and emits up to k + 1, so it must fit the context, what
-    may still be emitted, and this sequence's share of the batch and of the logits rows.
-    """
-    context_left = target.n_ctx_seq - sequence.n_committed - 1
-    share = min(target.n_batch // n_sequences - sequence.lag, target.n_outputs_max // n_sequences)
-    if target.memory.one_ubatch:
-        share = min(share, target.n_ubatch - sequence.lag)
-    return min(context_left, sequence.ending.remaining - 1, share - 1)
 
 
 def _decide(
@@ -204,6 +171,7 @@ def _decide(
         top=_top(rows, len(emitted), sequence.n_top) if sequence.n_top else (),
         seconds=seconds,
         n_checkpoint_bytes=point.checkpoint_bytes.get(sequence.seq_id, 0),
+        logprobs=_logprobs(rows, emitted) if sequence.wants_logprobs else (),
     )
 
 
@@ -211,6 +179,10 @@ def _top(rows: TargetRows, n_emitted: int, n_top: int) -> tuple[tuple[tuple[int,
     """Return the largest logits of the rows that decided."""
     largest = (rows.top_k(i, n_top) for i in range(n_emitted))
     return tuple(tuple(zip(tokens.tolist(), logits.tolist(), strict=True)) for tokens, logits in largest)
+
+
+def _logprobs(rows: TargetRows, emitted: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(float(rows.logprobs(i, [token])[0]) for i, token in enumerate(emitted))
 
 
 class _Clock:

@@ -33,6 +33,18 @@ class Sampler(Protocol):
         ...
 
 
+class ConstrainedSampler(Sampler, Protocol):
+    """A sampler under a grammar; what it says of drafts is asked of any sampler that can say it."""
+
+    def legal_prefix(self, tokens: TokenSequence[int]) -> int:
+        """Return how many of these tokens are legal, one after the other."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Return the tokens that must follow as text."""
+        ...
+
+
 @dataclass(slots=True)
 class Sequence:
     """One sequence between two rounds.
@@ -49,6 +61,7 @@ class Sequence:
         lag: The newest committed tokens that memory does not hold: before the prompt was read all, and after a
             checkpoint was restored those decided since. The next decode starts with them.
         checkpoint: The target's memory as it is now, when a checkpoint of it is at hand.
+        wants_logprobs: Whether to report the log-probability of each emitted token.
         rows: Position to the row of floats, [n_embd_inp], that stands there in place of a token.
     """
 
@@ -62,6 +75,7 @@ class Sequence:
     n_top: int = 0
     lag: int = 0
     checkpoint: Any = None
+    wants_logprobs: bool = False
     rows: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     @property

@@ -31,6 +31,10 @@ class TargetRows(Protocol):
         """Return ids and logits of the k best, both [k]."""
         ...
 
+    def logprobs(self, i: int, tokens: Iterable[int]) -> npt.NDArray[np.float64]:
+        """Return the logarithms of the probabilities that row i gives to tokens, [k]."""
+        ...
+
 
 class TargetMemory(Protocol):
     """Which positions of which sequence are held."""

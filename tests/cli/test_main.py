@@ -63,7 +63,7 @@ def test_importing_the_commands_loads_nothing_heavy() -> None:
 
 
 def test_unknown_options_are_wrong_usage(run: Run) -> None:
-    assert re.search("No such option.*--grammar", run("generate", "-m", "x", "--grammar", "g").usage_error)
+    assert re.search("No such option.*--grammmar", run("generate", "-m", "x", "--grammmar", "g").usage_error)
     assert run("nonsense").code == 2
     assert run("--nonsense").code == 2
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 import pytest
 
 from pyspec.speculation import Draft, Finish, MatchRule, Needs, Outcome, Proposal, RoundBatch
-from pyspec.speculation.round import draft_budget, propose
+from pyspec.speculation.propose import draft_budget, propose
 from tests.fakes import FakeTarget, HashLogits, cycle_logits
 from tests.playing import Machine, NgramSpec, ScriptedSpec, Seat, Table
 from tests.reference import Request
@@ -183,7 +183,7 @@ def test_without_budget_nobody_is_asked() -> None:
     table = Table([cycling([1], max_tokens=1)])
     batch = RoundBatch([table.seats[0].sequence])
     assert len(batch.sequences) == 1
-    answers = propose(batch, NoQuestions(), table.target)  # type: ignore[arg-type]
+    answers = propose(batch.sequences, NoQuestions(), table.target)  # type: ignore[arg-type]
     assert [answer.draft.tokens for answer in answers] == [()]
 
 

@@ -23,7 +23,8 @@ from pyspec.speculation.rejection import RejectionRule, acceptance, residual
 from pyspec.speculation.rules import RULES, make_rule
 from pyspec.speculation.synthetic import SyntheticRule, rates_of_length
 from tests.chances import DistributionTable
-from tests.fakes import Fuse, HashLogits, InjectedError, distribution
+from tests.fake_sampling import distribution
+from tests.fakes import Fuse, HashLogits, InjectedError
 from tests.playing import DraftModelSpec, Machine, RuleSpec, Table
 from tests.reference import Request, plain_decode
 from tests.strategies import Setting, chains, request_groups, requests, seeds, table_settings

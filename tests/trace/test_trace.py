@@ -19,7 +19,8 @@ from tests.reference import Request
 from tests.scripted import Move
 
 ROUND_KEYS = [
-    "type", "i", "seq", "pos", "pending", "drafter", "draft", "draft_probs", "accepted", "emitted", "rule", "rollback", "checkpoint_bytes",
+    "type", "i", "seq", "pos", "pending", "drafter", "draft", "draft_probs", "accepted", "emitted", "rule", "rollback",
+    "checkpoint_bytes",
     "seconds",
 ]  # fmt: skip
 

@@ -1,0 +1,83 @@
+"""The drafts of a round: who may draft how much, and what of it a grammar lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import cast
+
+from pyspec.speculation.draft import NO_DRAFT, Draft, DraftRequest, Proposal, Proposer
+from pyspec.speculation.sequence import ConstrainedSampler, Sequence
+from pyspec.speculation.target import Target
+
+GRAMMAR = "grammar"  # in place of a drafter's name, for tokens that a grammar forces
+
+
+def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target) -> list[Proposal]:
+    """Ask once for the drafts of all sequences that may draft; the others get an empty one.
+
+    Where a grammar leaves one continuation only, that is the draft, and nobody is asked.
+    """
+    if proposer.n_max == 0:
+        return [NO_DRAFT] * len(sequences)
+    proposals: dict[int, Proposal] = {}
+    requests = []
+    for sequence in sequences:
+        budget = draft_budget(sequence, target, len(sequences))
+        if budget < 1:
+            continue
+        forced = _forced(sequence, min(budget, proposer.n_max))
+        if forced:
+            proposals[sequence.seq_id] = Proposal(Draft(forced), GRAMMAR)
+            continue
+        requests.append(
+            DraftRequest(
+                seq_id=sequence.seq_id,
+                tokens=sequence.history,
+                pending=sequence.pending,
+                position=sequence.n_committed,
+                budget=budget,
+                temperature=sequence.temperature,
+                seed=sequence.seed,
+            )
+        )
+    if requests:
+        answers = zip(requests, proposer.propose(requests), strict=True)
+        proposals.update((request.seq_id, answer) for request, answer in answers)
+    return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT)) for sequence in sequences]
+
+
+def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
+    """Return the most tokens that may be drafted for a sequence now.
+
+    A draft of k tokens puts k + 1 tokens into memory and emits up to k + 1, so it must fit the context, what
+    may still be emitted, and this sequence's share of the batch and of the logits rows.
+    """
+    context_left = target.n_ctx_seq - sequence.n_committed - 1
+    share = min(target.n_batch // n_sequences - sequence.lag, target.n_outputs_max // n_sequences)
+    if target.memory.one_ubatch:
+        share = min(share, target.n_ubatch - sequence.lag)
+    return min(context_left, sequence.ending.remaining - 1, share - 1)
+
+
+def _forced(sequence: Sequence, limit: int) -> tuple[int, ...]:
+    """Return the tokens that the sequence's grammar forces now."""
+    if not hasattr(sequence.sampler, "forced"):
+        return ()
+    return tuple(cast("ConstrainedSampler", sequence.sampler).forced()[:limit])
+
+
+def _legal(sequence: Sequence, proposal: Proposal) -> Proposal:
+    """Cut a draft at the first token that the sequence's grammar forbids.
+
+    A drawn one is cut behind it: the target gives that token no probability, and must reject it as what it is. Were
+    it left out, whether a token is proposed would depend on which one was drawn (see ``rejection.py``).
+    """
+    tokens, probs = proposal.draft.tokens, proposal.draft.probs
+    if not tokens or not hasattr(sequence.sampler, "legal_prefix"):
+        return proposal
+    n_tokens = cast("ConstrainedSampler", sequence.sampler).legal_prefix(tokens) + (probs is not None)
+    if n_tokens >= len(tokens):
+        return proposal
+    if n_tokens == 0:
+        return NO_DRAFT
+    return Proposal(Draft(tokens[:n_tokens], None if probs is None else probs[:n_tokens]), proposal.drafter)
