@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import pyspec
+# Read when the native library is loaded. With more threads than idle cores, llama.cpp's wait for each other spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pyspec  # noqa: E402
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 ModelByName = Callable[[str], pyspec.Model]
