@@ -14,7 +14,7 @@ import pytest
 # Read when the native library is loaded. With more threads than idle cores, llama.cpp's wait for each other spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pyspec  # noqa: E402
+import pyspec
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 ModelByName = Callable[[str], pyspec.Model]
