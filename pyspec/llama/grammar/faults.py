@@ -34,6 +34,8 @@ def expected(wanted: str, text: str, offset: int) -> str:
 
 def plain(message: str) -> str:
     """Return llguidance's message in one line, without the excerpts, dumps and backtraces that it adds."""
+    if message.startswith("panic: "):
+        return f"llguidance fails on it ({message.splitlines()[0]}); write it in another way"
     lines = re.sub(r"<(state|grammar|backtrace)>.*?(</\1>|\Z)|<non-verbose/>", "", message, flags=re.DOTALL)
     kept = [line.strip() for line in lines.splitlines() if not re.match(r"\s*\d+ \| |\s*\^+\s*$|~{5,}", line)]
     return " ".join(line for line in kept if line).rstrip(".")

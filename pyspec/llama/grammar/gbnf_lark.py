@@ -25,6 +25,7 @@ class _Writer:
         self.grammar = grammar
         self.lines: list[str] = []
         self.terminals: dict[Node, str] = {}
+        self.choices: dict[Alt, list[str]] = {}
         self.by_text: dict[str, str] = {}
         self.rule_names = {name: f"r{i}" for i, name in enumerate(grammar.rules)}
 
@@ -59,16 +60,33 @@ class _Writer:
         if isinstance(node, Ref):
             return self._terminal(self.grammar.flat[node.name])
         if node not in self.terminals:
-            written = (
-                _characters(node)
-                if isinstance(node, Chars)
-                else _joined(node, [self._terminal(part) for part in parts(node)])
-            )
+            written = self._written(node)
             if written not in self.by_text:
                 self.by_text[written] = f"T{len(self.by_text)}"
                 self.lines.append(f"{self.by_text[written]}: {written}")
             self.terminals[node] = self.by_text[written]
         return self.terminals[node]
+
+    def _written(self, node: Node) -> str:
+        match node:
+            case Chars():
+                return _characters(node)
+            case Alt():
+                return " | ".join(self._options(node))
+            case _:
+                return _joined(node, [self._terminal(part) for part in parts(node)])
+
+    def _options(self, node: Alt) -> list[str]:
+        """Return the terminals of a choice and of the choices within it: llguidance panics on some nested ones."""
+        if node not in self.choices:
+            names: dict[str, None] = {}
+            for option in node.options:
+                inner = option
+                while isinstance(inner, Ref):
+                    inner = self.grammar.flat[inner.name]
+                names.update(dict.fromkeys(self._options(inner) if isinstance(inner, Alt) else [self._terminal(inner)]))
+            self.choices[node] = list(names)
+        return self.choices[node]
 
 
 def _joined(node: Node, names: list[str]) -> str:

@@ -28,12 +28,13 @@ class GrammarState:
     where the text is complete; behind it nothing is. A call that raises leaves the state as it was.
     """
 
-    __slots__ = ("_grammar", "_matcher", "_thread", "_tokens")
+    __slots__ = ("_grammar", "_masked", "_matcher", "_thread", "_tokens")
 
     def __init__(self, grammar: CompiledGrammar) -> None:
         self._grammar = grammar
         self._matcher = grammar.matcher()
         self._tokens: list[int] = []
+        self._masked = 0  # number of tokens at the last mask
         self._thread: int | None = None
 
     @property
@@ -65,7 +66,7 @@ class GrammarState:
         vocab = self._grammar.vocab
         if self._closed:
             return np.zeros_like(vocab.text_words)
-        words = np.frombuffer(self._ask(lambda matcher: matcher.compute_bitmask()), dtype="<u4")
+        words = np.frombuffer(self._ask(self._bitmask), dtype="<u4")
         allowed: npt.NDArray[np.uint32] = words[: len(vocab.text_words)] & vocab.text_words
         if self.may_end:
             allowed |= vocab.eog_words
@@ -97,6 +98,7 @@ class GrammarState:
             return self.may_end
         if self._closed:
             return False
+        self._forget_mask()
         return bool(self._ask(lambda matcher: matcher.try_consume_tokens([token]), lambda n_tokens: n_tokens == 0))
 
     def rollback(self, n_tokens: int) -> None:
@@ -156,6 +158,7 @@ class GrammarState:
         """
         if self._closed or self._ask(lambda matcher: matcher.is_stopped()):
             return []
+        self._forget_mask()
         text, tokens = self._ask(_forced_by, lambda _: True)
         if _MARK in text:
             self._rebuild()  # llguidance keeps what it found; its masks are wrong where that is no text
@@ -180,7 +183,7 @@ class GrammarState:
             answer = question(self._matcher)
             doubted = doubt(answer)
             if doubted:
-                self._matcher.compute_bitmask()
+                self._bitmask(self._matcher)
             if not self._matcher.is_error():
                 return answer
             trouble = self._matcher.get_error()
@@ -193,6 +196,20 @@ class GrammarState:
                 raise self._dead_end()
         msg = f"The grammar is too much to follow after {self.n_accepted} tokens: {plain(trouble)}."
         raise GrammarError(msg)
+
+    def _forget_mask(self) -> None:
+        """Replace the mask that llguidance keeps, if it was made behind this place.
+
+        After a rollback it would be taken for the mask of another way to go on. This one, made where the two ways
+        part, is good for both.
+        """
+        if self._masked > self.n_accepted:
+            self._ask(self._bitmask, lambda _: True)
+
+    def _bitmask(self, matcher: Any) -> bytes:
+        self._masked = self.n_accepted
+        bitmask: bytes = matcher.compute_bitmask()
+        return bitmask
 
     def _check_thread(self) -> None:
         thread = threading.get_ident()

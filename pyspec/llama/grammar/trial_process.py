@@ -21,7 +21,7 @@ class _Bytes:
     special_token_ids = ()
 
     def __init__(self, n_vocab: int, specials: dict[str, str]) -> None:
-        self.tokens = [b""] * n_vocab + [bytes([byte]) for byte in range(255)] + [b""]
+        self.tokens = [b""] * n_vocab + [bytes([byte]) for byte in range(255)] + [b"\xffend"]
         for token, name in specials.items():
             self.tokens[int(token)] = b"\xff" + name.encode()
         self.eos_token_id = len(self.tokens) - 1

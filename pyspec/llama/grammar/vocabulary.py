@@ -1,11 +1,8 @@
 """A vocabulary as llguidance takes it: made once for each, because that takes a quarter of a second.
 
-llguidance knows tokens by their bytes. Three kinds of ids have none here, and so never match text:
-
-* tokens that end a generation. The grammar's states decide about them: one is allowed where the grammar may end.
-* control tokens. A grammar in Lark or GBNF can name them.
-* tokens that are no part of any text: empty ones, padding, those that begin with the byte 0xFF (which UTF-8 never
-  has, and which llguidance takes for a mark), and those of more than 1000 bytes, which it cannot hold.
+llguidance knows tokens by their bytes. Control tokens have none; they have names, which a grammar in Lark or GBNF can
+ask for. Tokens of more than 1000 bytes, which it cannot hold, are never legal. About the tokens that end a
+generation llguidance is never asked; the states of a grammar know where one is legal.
 
 One id more than the vocabulary has stands for the end of the text, because llguidance wants a single token for that
 and vocabularies have none, one or several.
@@ -27,6 +24,7 @@ from pyspec.llama.vocab import Vocab, VocabType
 
 _CONTROL = 8  # LLAMA_TOKEN_ATTR_CONTROL
 _MARK = b"\xff"
+_END = _MARK + b"end"  # no grammar can name it; without any marked token llguidance panics when one is named
 _MAX_PIECE = 1000  # bytes
 _MAX_TOKENS = 2**24 - 2
 _SENTINEL = "\n"
@@ -70,13 +68,11 @@ class GrammarVocab:
         self.kept: dict[Hashable, Any] = {}
 
     def _make_tokenizer(self, vocab: Vocab) -> Any:
-        tokens = [_text_of(piece) for piece in self.pieces]
-        for token in self.eog:
-            tokens[token] = b""
+        tokens = [piece if len(piece) <= _MAX_PIECE else b"" for piece in self.pieces]
         for token, name in self.specials.items():
             tokens[token] = _MARK + name
         try:
-            return llguidance().LLTokenizer(_Wrapper(vocab, [*tokens, b""]))
+            return llguidance().LLTokenizer(_Wrapper(vocab, [*tokens, _END]))
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # derives from BaseException alone
                 raise
@@ -89,7 +85,7 @@ class _Wrapper:
 
     Args:
         vocab: Turns text into tokens. Not kept alive: the cache of vocabularies is keyed by it.
-        tokens: The bytes of each token, and of the end, which has none.
+        tokens: The bytes of each token, and of the end.
     """
 
     is_tokenizer_wrapper = True
@@ -125,10 +121,6 @@ def _tokens_inside(vocab: Vocab, text: str) -> list[int]:
     rest = tokens[len(before) :]
     same = tokens[: len(before)] == before and vocab.detokenize_bytes(rest) == text.encode()
     return rest if same else []
-
-
-def _text_of(piece: bytes) -> bytes:
-    return b"" if piece.startswith(_MARK) or len(piece) > _MAX_PIECE else piece
 
 
 def _specials(vocab: Vocab) -> dict[int, bytes]:
