@@ -67,6 +67,10 @@ def test_a_legal_prefix_is_what_can_be_accepted_one_by_one(vocab: pyspec.Vocab, 
 AMBIGUOUS_GBNF = 'root ::= "ab" root* [bc]{1,2} | root root'
 
 
+def may_end(state: GrammarState) -> bool:
+    return state.may_end
+
+
 @pytest.mark.parametrize("text", [LISTS, AMBIGUOUS_GBNF])
 def test_a_state_after_rollbacks_is_that_of_a_replay(text: str) -> None:
     vocab = fake_vocab("a", "b", "c", "ab", "bc", "abc", "cc", "(", ")", "))", EOG)
@@ -77,8 +81,8 @@ def test_a_state_after_rollbacks_is_that_of_a_replay(text: str) -> None:
         for _ in range(50):
             again = replay(grammar, tokens)
             legal = sorted(allowed(again, vocab.n_tokens))
-            look = chance.choice([GrammarState.mask, GrammarState.forced, lambda state: state.may_end])
-            look(state)
+            looks: list[Callable[[GrammarState], object]] = [GrammarState.mask, GrammarState.forced, may_end]
+            chance.choice(looks)(state)
             if legal and chance.random() < 0.65:
                 tokens.append(chance.choice(legal))
                 state.accept(tokens[-1])
