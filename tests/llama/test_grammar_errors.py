@@ -122,7 +122,7 @@ def test_wrong_regexes(vocab: pyspec.Vocab, text: str, line: int, column: int, t
         ("start: x\nx[temperature=0.5]: /a/", 2, 3, "temperature= is not supported"),
         ("%import common.NOPE\nstart: NOPE", 1, 1, "Unknown common regex: common.NOPE"),
         ('start: a & b\na: "a"\nb: "b"', 1, 8, "& is only supported for tokens"),
-        ('start: "a"~3..1', 1, 8, "range end must be >= start"),
+        ('start: "a"{3,1}', 1, 8, "range end must be >= start"),
     ],
 )
 def test_wrong_lark(vocab: pyspec.Vocab, text: str, line: int, column: int, trouble: str) -> None:
@@ -205,6 +205,11 @@ def test_inside_another_program_there_is_no_trial(vocab: pyspec.Vocab, monkeypat
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     state = Grammar.regex("frozen").compile(vocab).start()
     assert (started, allowed(state, vocab.n_tokens)) == ([], {ord("f")})
+
+
+def test_without_processes_there_are_no_grammars(vocab: pyspec.Vocab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    assert "cannot be tried in a process of its own" in str(error_of(Grammar.regex("no process"), vocab))
 
 
 # Vocabularies and packages

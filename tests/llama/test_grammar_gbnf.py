@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import pyspec
 from pyspec.errors import GrammarError
-from pyspec.llama.grammar import Grammar, gbnf_cut, gbnf_lark, gbnf_syntax
-from pyspec.llama.grammar.gbnf_nodes import Lexeme, leaves
+from pyspec.llama.grammar import CompiledGrammar, Grammar, gbnf_cut, gbnf_lark, gbnf_syntax
+from pyspec.llama.grammar.gbnf_nodes import Chars, Lexeme, Repeat, leaves
 from tests.llama.grammar_fakes import EOG, Entry, Language, Special, check_state, fake_vocab, walk
 
 PIECES: list[Entry] = ["a", "b", "c", "é", "è", "ab", "bc", "ca", "aé", "cb", EOG, b"\xc3", b"\xa9", Special("<t>")]
@@ -57,6 +57,9 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
         ("root ::= [é]+ [è]", ["éè", "ééè"], ["é", "è"]),
         ('root ::= x\nx ::= [é]+ [è] | "(" x ")"', ["éè", "ééè", "(éè)", "((éèé"[:3] + "è))"], ["é"]),
         ('root ::= [a-z]+ y "s"\ny ::= "(" root ")" | ""', ["as", "asss", "a(bs)s"], ["a", "s", "a(b)s"]),
+        ('root ::= "(" (word | root)* ")"\nword ::= [a-z]+', ["()", "(ab(c)(d)e)", "((a)b)"], ["(a", "a", "(A)"]),
+        ('root ::= "(" item+ ")"\nitem ::= "a" | "b"+ | root', ["(ab(bb)a)", "((a))"], ["()", "(()a)"]),
+        ('root ::= "a" (item* | "c")\nitem ::= (item* "b")* | "d"', ["a", "abd", "ac", "adbb"], ["acb", ""]),
         ('root ::= root "a" | "b"', ["b", "ba", "baa"], ["a"]),
         ('root ::= "a" root | "b"', ["b", "ab", "aab"], ["a"]),
     ],
@@ -69,10 +72,9 @@ def test_what_a_grammar_allows(text: str, legal: list[str], illegal: list[str]) 
     assert [output for output in illegal if complete(grammar, output)] == []
 
 
-def complete(grammar: object, output: str) -> bool:
-    state = grammar.start()  # type: ignore[attr-defined]
+def complete(grammar: CompiledGrammar, output: str) -> bool:
     tokens = [*output.encode(), 255]
-    return bool(state.legal_prefix(tokens) == len(tokens))
+    return grammar.start().legal_prefix(tokens) == len(tokens)
 
 
 # What the parser refuses
@@ -158,6 +160,13 @@ def test_a_grammar_without_recursion_is_one_lexeme(vocab: pyspec.Vocab) -> None:
 def test_what_greed_would_spoil_is_split(vocab: pyspec.Vocab) -> None:
     cut = gbnf_cut.cut(gbnf_syntax.parse('root ::= name x\nx ::= "s" | "(" root ")"\nname ::= [a-z]+', vocab))
     assert all(leaf.is_char for tree in cut.rules.values() for leaf in leaves(tree) if isinstance(leaf, Lexeme))
+
+
+def test_a_text_in_a_loop_stays_whole(vocab: pyspec.Vocab) -> None:
+    for text in ('root ::= "(" (word | root)* ")"', 'root ::= "(" item+ ")"\nitem ::= root | word'):
+        found = lexemes(text + "\nword ::= [^()]+", vocab)
+        assert any(isinstance(lexeme.item, Repeat) for lexeme in found)
+        assert all(lexeme.item.ranges[0][0] in b"()" for lexeme in found if isinstance(lexeme.item, Chars))
 
 
 @pytest.mark.parametrize(
@@ -273,21 +282,22 @@ class Listing:
                 break
             self.known = found
 
-    def of(self, node: Node) -> tuple[Texts, Texts]:  # noqa: PLR0911 - one per kind of node
+    def of(self, node: Node) -> tuple[Texts, Texts]:
         match node:
             case Text():
-                return frozenset({node.text}), frozenset(node.text[:i] for i in range(len(node.text) + 1))
+                found = frozenset({node.text}), frozenset(node.text[:i] for i in range(len(node.text) + 1))
             case OneOf():
-                return node.chars, node.chars | NOTHING
+                found = node.chars, node.chars | NOTHING
             case Name():
-                return self.known[node.name]
+                found = self.known[node.name]
             case Choice():
-                parts = [self.of(item) for item in node.items]
-                return frozenset().union(*(part[0] for part in parts)), frozenset().union(*(part[1] for part in parts))
+                inner = [self.of(item) for item in node.items]
+                found = frozenset().union(*(part[0] for part in inner)), frozenset().union(*(part[1] for part in inner))
             case Row():
-                return self.of_row([self.of(item) for item in node.items])
-            case Times():
-                return self.of_times(node)
+                found = self.of_row([self.of(item) for item in node.items])
+            case _:
+                found = self.of_times(node)
+        return found
 
     def of_row(self, parts: list[tuple[Texts, Texts]]) -> tuple[Texts, Texts]:
         so_far, begun = NOTHING, frozenset[str]()

@@ -205,6 +205,26 @@ def test_masks_agree_with_prefixes_for_a_real_vocabulary(vocab: pyspec.Vocab) ->
     assert state.ended
 
 
+def test_rounds_of_drafts_leave_the_state_of_a_replay(vocab: pyspec.Vocab) -> None:
+    chance = random.Random(4)  # noqa: S311
+    grammar = Grammar.json_schema(TREE).compile(vocab)
+    ends = closing(vocab)
+    for seed in range(15):
+        tokens = vocab.tokenize(sample(grammar, vocab, ends, seed))
+        state = grammar.start()
+        while state.n_accepted < len(tokens):
+            place = state.save()
+            draft = [chance.choice((token, chance.randrange(vocab.n_tokens))) for token in tokens[place : place + 6]]
+            for token in draft[: state.legal_prefix(draft)]:
+                state.accept(token)
+                state.mask()
+            state.restore(place)
+            state.accept(tokens[place])
+            again = replay(grammar, tokens[: place + 1])
+            assert np.array_equal(state.mask(), again.mask())
+            assert state.forced() == again.forced()
+
+
 def test_forced_tokens_are_those_of_the_tokenizer(vocab: pyspec.Vocab) -> None:
     schema = {
         "type": "object",

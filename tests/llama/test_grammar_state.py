@@ -64,6 +64,7 @@ def test_a_legal_prefix_is_what_can_be_accepted_one_by_one(vocab: pyspec.Vocab, 
         assert state.legal_prefix(tokens) == n_legal, tokens
 
 
+LOOKS: list[Callable[[GrammarState], object]] = [GrammarState.mask, GrammarState.forced, lambda state: state.may_end]
 AMBIGUOUS_GBNF = 'root ::= "ab" root* [bc]{1,2} | root root'
 
 
@@ -120,7 +121,7 @@ def test_no_more_is_taken_back_than_was_accepted(lists: CompiledGrammar, n_token
     assert state.n_accepted == 2
 
 
-@pytest.mark.parametrize("look", [GrammarState.mask, GrammarState.forced, lambda state: state.legal_prefix([0])])
+@pytest.mark.parametrize("look", LOOKS)
 def test_masks_after_a_rollback_are_not_those_of_another_way(look: Callable[[GrammarState], object]) -> None:
     vocab = fake_vocab("a", "b", "c", "ab", "bc", EOG)
     grammar = Grammar.gbnf('root ::= root* [ab]{2} ("c" | root)').compile(vocab)

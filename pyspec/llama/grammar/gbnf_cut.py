@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyspec.llama.grammar.gbnf_nodes import Alt, Chars, Lexeme, Node, Ref, Seq, Tokens, leaves, rebuild
+from pyspec.llama.grammar.gbnf_nodes import Alt, Chars, Lexeme, Node, Ref, Repeat, Seq, Tokens, leaves, rebuild
 from pyspec.llama.grammar.gbnf_proof import TooLargeError, unsafe_lexemes
 
 _MAX_ROUNDS = 40
@@ -45,7 +45,8 @@ def cut(rules: dict[str, Node]) -> Cut:
     flat = _flat_rules(rules)
     if "root" in flat:
         return Cut({"root": Lexeme(rules["root"])}, flat)  # nothing follows: nothing to prove
-    cutting = {name: _cover(rules[name], flat) for name in _reachable(rules, flat)}
+    cover = _Cover(rules, flat).cover
+    cutting = {name: cover(rules[name]) for name in _reachable(rules, flat)}
     try:
         for _ in range(_MAX_ROUNDS):
             unsafe = unsafe_lexemes(cutting, flat)
@@ -94,30 +95,67 @@ def _reachable(rules: dict[str, Node], flat: dict[str, Node]) -> list[str]:
     return todo
 
 
-def _cover(node: Node, flat: dict[str, Node]) -> Node:
-    """Make the largest possible lexemes of a tree that is not flat as a whole."""
-    match node:
-        case Seq():
-            return Seq(tuple(_cover_run(node.items, flat)))
-        case Alt():
-            joined = [option for option in node.options if _is_flat(option, flat)]
-            rest = [_cover(option, flat) for option in node.options if not _is_flat(option, flat)]
-            return Alt((*rest, *_lexemes(joined, Alt)))
-        case _:
-            return rebuild(node, lambda part: _cover(part, flat))
+class _Cover:
+    """Makes the largest possible lexemes of the rules that are not flat."""
 
+    def __init__(self, rules: dict[str, Node], flat: dict[str, Node]) -> None:
+        self.rules = rules
+        self.flat = flat
+        self.inlining = False
 
-def _cover_run(items: tuple[Node, ...], flat: dict[str, Node]) -> Iterator[Node]:
-    """Join neighbours that are flat."""
-    run: list[Node] = []
-    for item in items:
-        if _is_flat(item, flat):
-            run.append(item)
-        else:
-            yield from _lexemes(run, Seq)
-            run = []
-            yield _cover(item, flat)
-    yield from _lexemes(run, Seq)
+    def cover(self, node: Node) -> Node:
+        """Cover a tree that is not flat as a whole."""
+        match node:
+            case Seq():
+                return Seq(tuple(self._run(node.items)))
+            case Alt():
+                joined, rest = self._apart(node)
+                return Alt((*map(self.cover, rest), *_lexemes(joined, Alt)))
+            case Repeat(high=None):
+                return self._loop(node)
+            case _:
+                return rebuild(node, self.cover)
+
+    def _run(self, items: tuple[Node, ...]) -> Iterator[Node]:
+        """Join neighbours that are flat."""
+        run: list[Node] = []
+        for item in items:
+            if _is_flat(item, self.flat):
+                run.append(item)
+            else:
+                yield from _lexemes(run, Seq)
+                run = []
+                yield self.cover(item)
+        yield from _lexemes(run, Seq)
+
+    def _loop(self, node: Repeat) -> Node:
+        """Cover ``(text | other)*`` as ``text* (other text*)*``, so that a text is never followed by itself.
+
+        A greedy lexer could not tell the end of the first text from the beginning of the next. A rule in the loop is
+        taken for what it stands for, but not one within that: there might be no end of it.
+        """
+        inlined = isinstance(node.item, Ref) and not self.inlining
+        item = self.rules[node.item.name] if isinstance(node.item, Ref) and inlined else node.item
+        joined, rest = self._apart(item) if isinstance(item, Alt) else ([], [])
+        if not joined or node.low > 1:
+            return Repeat(self.cover(node.item), node.low, None)
+        before, self.inlining = self.inlining, self.inlining or inlined
+        other = Alt(tuple(map(self.cover, rest)))
+        self.inlining = before
+        text = joined[0] if len(joined) == 1 else Alt(tuple(joined))
+
+        def texts(low: int) -> Node:
+            return Lexeme(Repeat(text, low, None))
+
+        if node.low == 0:
+            return Seq((texts(0), Repeat(Seq((other, texts(0))), 0, None)))
+        begins_with_text = Seq((texts(1), Repeat(Seq((other, texts(0))), 0, None)))
+        return Alt((begins_with_text, Repeat(Seq((other, texts(0))), 1, None)))
+
+    def _apart(self, node: Alt) -> tuple[list[Node], list[Node]]:
+        """Return the options that are flat, and the others."""
+        joined = [option for option in node.options if _is_flat(option, self.flat)]
+        return joined, [option for option in node.options if not _is_flat(option, self.flat)]
 
 
 def _lexemes(nodes: list[Node], join: type[Seq | Alt]) -> list[Node]:

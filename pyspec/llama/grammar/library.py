@@ -8,9 +8,10 @@ from typing import Any
 from pyspec.errors import LibraryNotFoundError
 
 N_ITEMS_IN_ROW = 2000
+N_ITEMS = 1_000_000
 N_LEXER_STATES = 50_000
-"""Limits of one grammar: readings of the output that are open at one place, and states of the lexer, of which each
-takes one or two kilobytes. llguidance's own for the rest: they bound the work for one mask."""
+"""Limits of one grammar: readings of the output that are open at one place, such readings for all tokens of a mask (a
+million take some fifty milliseconds), and states of the lexer, of which each takes one or two kilobytes."""
 
 
 def llguidance() -> ModuleType:
@@ -29,4 +30,9 @@ def llguidance() -> ModuleType:
 
 def limits() -> dict[str, Any]:
     """Return the options of llguidance's ``LLParserLimits``."""
-    return {"max_items_in_row": N_ITEMS_IN_ROW, "max_lexer_states": N_LEXER_STATES, "verbose_errors": False}
+    return {
+        "max_items_in_row": N_ITEMS_IN_ROW,
+        "step_max_items": N_ITEMS,
+        "max_lexer_states": N_LEXER_STATES,
+        "verbose_errors": False,
+    }

@@ -70,11 +70,13 @@ def _limit_memory(megabytes: int) -> None:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
         return
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
     wanted = megabytes * 2**20
-    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ValueError, OSError):  # not on macOS; the time limit is left
+        return
 
 
 def main() -> None:
