@@ -31,6 +31,7 @@
     │   ├── ForkedError                       used in a process forked after it was made
     │   ├── BusyError                         a call while another one is still in progress
     │   └── BrokenError                       used after an internal failure of the native library
+    ├── DeadlineError (TimeoutError)          a request's time ran out
     ├── SpeculationError                      speculative decoding
     │   ├── UnsupportedError                  this combination cannot work; the message says why
     │   ├── VocabMismatchError                draft model and target do not share a vocabulary
@@ -56,6 +57,7 @@ __all__ = [
     "ContextCreateError",
     "ContextError",
     "ContextFullError",
+    "DeadlineError",
     "DecodeAbortedError",
     "DecodeError",
     "DrafterError",
@@ -212,6 +214,10 @@ class BusyError(LifetimeError):
 
 class BrokenError(LifetimeError):
     """The object was used after an internal failure of the native library."""
+
+
+class DeadlineError(PyspecError, TimeoutError):
+    """A request took longer than it was given; what it has said is in ``partial``."""
 
 
 class SpeculationError(PyspecError):

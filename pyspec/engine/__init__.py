@@ -6,5 +6,19 @@ from pyspec.engine.engine import Engine
 from pyspec.engine.generation import Generation
 from pyspec.engine.prompt import Embeddings
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
+from pyspec.engine.status import EngineStatus, SlotState, SlotStatus
+from pyspec.speculation.draft import Drafting
 
-__all__ = ["Chunk", "Embeddings", "Engine", "Generation", "Observer", "Result", "RunInfo"]
+__all__ = [
+    "Chunk",
+    "Drafting",
+    "Embeddings",
+    "Engine",
+    "EngineStatus",
+    "Generation",
+    "Observer",
+    "Result",
+    "RunInfo",
+    "SlotState",
+    "SlotStatus",
+]

@@ -22,6 +22,8 @@ class Chunk(NamedTuple):
         sources: Where each token came from: "plain", "draft:<name>", "recovered" or "bonus".
         pieces: The text of each token by itself; bytes, because a character may span tokens.
         finish: Why the generation ended with this chunk, or None.
+        logprobs: The log-probability of each token; empty unless asked.
+        top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
     """
 
     text: str
@@ -29,6 +31,8 @@ class Chunk(NamedTuple):
     sources: tuple[str, ...]
     pieces: tuple[bytes, ...]
     finish: Finish | None
+    logprobs: tuple[float, ...] = ()
+    top: tuple[TopTokens, ...] = ()
 
 
 @dataclass(slots=True)

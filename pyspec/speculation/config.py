@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspec.config import as_list, require_bool, require_int
+from pyspec.config import require_bool, require_int
 from pyspec.errors import ConfigError
 from pyspec.llama.model import Model
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.detection import drafter_for
+from pyspec.speculation.draft import parsed_types
 from pyspec.speculation.rules import RULES, make_rule
 
 
@@ -51,7 +52,7 @@ class Speculation:
     self_check: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "types", _parsed_types(self._suitable() if self.types is None else self.types))
+        object.__setattr__(self, "types", parsed_types(self._suitable() if self.types is None else self.types))
         if not isinstance(self.rule, str) or self.rule not in RULES:
             msg = f"rule must be one of {', '.join(RULES)}, not {self.rule!r}."
             raise ConfigError(msg)
@@ -98,18 +99,3 @@ class Speculation:
     def names(self) -> tuple[str, ...]:
         """The drafter names, without "none"."""
         return tuple(name for name in self.types or () if name != "none")
-
-
-def _parsed_types(types: object) -> tuple[str, ...]:
-    parts: list[Any] | None = types.split(",") if isinstance(types, str) else as_list(types)
-    if parts is None:
-        parts = [types]
-    for part in parts:
-        if not isinstance(part, str) or not part.strip():
-            msg = f"types must be drafter names separated by commas, not {types!r}."
-            raise ConfigError(msg)
-    found = tuple(dict.fromkeys(part.strip() for part in parts))
-    if not found or ("none" in found and len(found) > 1):
-        msg = f'"none" switches speculation off and stands alone; found {types!r}.'
-        raise ConfigError(msg)
-    return found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.config import as_list, require_float, require_int
+from pyspec.errors import ConfigError
 from pyspec.speculation.target import TargetHidden
 
 TokenView = Sequence[int]
@@ -27,6 +29,82 @@ class Needs(enum.Flag):
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What one request wants of its engine's drafters; it can leave some out, and narrow what they do.
+
+    Attributes:
+        types: Names of the drafters to ask, as one string separated by commas or as a list; empty or "none" asks
+            nobody. None asks all that the engine has.
+        n_max: Longest draft; None leaves each drafter its own. A drafter never proposes more than its own.
+        n_min: A shorter draft of a draft model is not proposed; None leaves each drafter its own.
+        p_min: Draft models stop before a token of lower draft probability; None leaves each drafter its own.
+
+    Raises:
+        ConfigError: Something is not of this form.
+
+    Example:
+        >>> Drafting("ngram-mod, draft-simple", n_max=4).types
+        ('ngram-mod', 'draft-simple')
+    """
+
+    types: str | Iterable[str] | None = None
+    n_max: int | None = None
+    n_min: int | None = None
+    p_min: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.types is not None:
+            empty = not isinstance(self.types, str) and as_list(self.types) == []
+            names = () if empty else parsed_types(self.types)
+            object.__setattr__(self, "types", () if names == ("none",) else names)
+        if self.n_max is not None:
+            require_int("n_max", self.n_max, 0, 1 << 16)
+        if self.n_min is not None:
+            require_int("n_min", self.n_min, 0, 1 << 16)
+        if self.p_min is not None:
+            object.__setattr__(self, "p_min", require_float("p_min", self.p_min, 0.0, 1.0))
+        if self.n_max is not None and self.n_min is not None and self.n_min > self.n_max:
+            msg = f"n_min must be at most n_max, {self.n_max}, not {self.n_min}."
+            raise ConfigError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The drafters to ask; None means all."""
+        return None if self.types is None else tuple(self.types)
+
+    def allows(self, name: str) -> bool:
+        """Return whether a drafter may be asked."""
+        return self.types is None or name in self.types
+
+
+FREELY = Drafting()
+"""All drafters, as the engine made them."""
+
+
+def parsed_types(types: object) -> tuple[str, ...]:
+    """Return drafter names, each once; "none" stands alone.
+
+    Args:
+        types: One string separated by commas, or a list.
+
+    Raises:
+        ConfigError: It is neither, or "none" is among others.
+    """
+    parts: list[Any] | None = types.split(",") if isinstance(types, str) else as_list(types)
+    if parts is None:
+        parts = [types]
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            msg = f"types must be drafter names separated by commas, not {types!r}."
+            raise ConfigError(msg)
+    found = tuple(dict.fromkeys(part.strip() for part in parts))
+    if not found or ("none" in found and len(found) > 1):
+        msg = f'"none" switches speculation off and stands alone; found {types!r}.'
+        raise ConfigError(msg)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class DraftRequest:
     """A question to a drafter.
 
@@ -38,6 +116,7 @@ class DraftRequest:
         budget: The most tokens that may be proposed, at least 1.
         temperature: The target's, for drafters that sample.
         seed: The target's.
+        drafting: What else the request wants; the chain and the budget see to the drafters and the length.
     """
 
     seq_id: int
@@ -47,6 +126,7 @@ class DraftRequest:
     budget: int
     temperature: float = 0.0
     seed: int | None = None
+    drafting: Drafting = FREELY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +264,8 @@ class Proposal:
 
 
 NO_DRAFT = Proposal(Draft(), None)
+GRAMMAR = "grammar"
+"""In place of a drafter's name, for tokens that a grammar forces."""
 
 
 class Proposer(Protocol):

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from typing import cast
 
-from pyspec.speculation.draft import NO_DRAFT, Draft, DraftRequest, Proposal, Proposer
+from pyspec.speculation.draft import GRAMMAR, NO_DRAFT, Draft, DraftRequest, Proposal, Proposer
 from pyspec.speculation.sequence import ConstrainedSampler, Sequence
 from pyspec.speculation.target import Target
-
-GRAMMAR = "grammar"  # in place of a drafter's name, for tokens that a grammar forces
 
 
 def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target) -> list[Proposal]:
     """Ask once for the drafts of all sequences that may draft; the others get an empty one.
 
-    Where a grammar leaves one continuation only, that is the draft, and nobody is asked.
+    Where a grammar leaves one continuation only, that is the draft, and nobody is asked. Plain decoding has no drafts
+    at all: it is what the others are compared with.
     """
     if proposer.n_max == 0:
         return [NO_DRAFT] * len(sequences)
@@ -43,7 +42,7 @@ def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target)
     if requests:
         answers = zip(requests, proposer.propose(requests), strict=True)
         proposals.update((request.seq_id, answer) for request, answer in answers)
-    return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT)) for sequence in sequences]
+    return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT), proposer) for sequence in sequences]
 
 
 def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
@@ -66,7 +65,7 @@ def _forced(sequence: Sequence, limit: int) -> tuple[int, ...]:
     return tuple(cast("ConstrainedSampler", sequence.sampler).forced()[:limit])
 
 
-def _legal(sequence: Sequence, proposal: Proposal) -> Proposal:
+def _legal(sequence: Sequence, proposal: Proposal, proposer: Proposer) -> Proposal:
     """Cut a draft at the first token that the sequence's grammar forbids.
 
     A drawn one is cut behind it: the target gives that token no probability, and must reject it as what it is. Were
@@ -79,5 +78,6 @@ def _legal(sequence: Sequence, proposal: Proposal) -> Proposal:
     if n_tokens >= len(tokens):
         return proposal
     if n_tokens == 0:
+        proposer.discard(sequence.seq_id)  # it will not hear of a decision
         return NO_DRAFT
     return Proposal(Draft(tokens[:n_tokens], None if probs is None else probs[:n_tokens]), proposal.drafter)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspec.speculation.draft import GRAMMAR
+
 if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
 
@@ -95,8 +97,11 @@ class GenerationStats:
         n_emitted: Tokens emitted = ``n_accepted + n_rounds``.
         n_drafted: Tokens proposed.
         n_accepted: Proposed tokens that stand.
+        n_forced: Those of them that a grammar proposed, because it left no other text: no drafter was asked, and they
+            took no decode of their own. 0 in plain decoding, which proposes nothing.
         n_checkpoints: Checkpoints of the target's memory that were taken.
         n_checkpoint_bytes: Their sizes added up.
+        n_replays: Rounds after which a checkpoint was restored; what they decided is decoded again.
         lengths: Acceptance length to number of rounds.
         prompt_seconds: For the prompt, all of its tokens but the last.
         seconds: For the rounds: "draft", "verify", "accept", "rollback" and "total".
@@ -107,8 +112,10 @@ class GenerationStats:
     n_emitted: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    n_forced: int = 0
     n_checkpoints: int = 0
     n_checkpoint_bytes: int = 0
+    n_replays: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     prompt_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -119,8 +126,10 @@ class GenerationStats:
         self.n_emitted += len(outcome.emitted)
         self.n_drafted += len(outcome.proposal.draft.tokens)
         self.n_accepted += outcome.n_accepted
+        self.n_forced += outcome.n_accepted if outcome.proposal.drafter == GRAMMAR else 0
         self.n_checkpoints += outcome.n_checkpoint_bytes > 0
         self.n_checkpoint_bytes += outcome.n_checkpoint_bytes
+        self.n_replays += outcome.rollback == "replay"
         self.lengths[len(outcome.emitted)] += 1
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
@@ -144,8 +153,10 @@ class GenerationStats:
             "n_emitted": self.n_emitted,
             "n_drafted": self.n_drafted,
             "n_accepted": self.n_accepted,
+            "n_forced": self.n_forced,
             "n_checkpoints": self.n_checkpoints,
             "n_checkpoint_bytes": self.n_checkpoint_bytes,
+            "n_replays": self.n_replays,
             "acceptance": self.acceptance,
             "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
