@@ -193,7 +193,7 @@ class FakeMemory:
     def one_ubatch(self) -> bool:
         return self.rollback is RollbackKind.BOUNDED
 
-    def checkpoint(self, seq_id: int) -> FakeCheckpoint:
+    def checkpoint(self, seq_id: int, *, lasting: bool = False) -> FakeCheckpoint:  # noqa: ARG002 - all last
         self._fuse.burn("checkpoint")
         self.n_checkpoints += 1
         return FakeCheckpoint(self.length(seq_id), self.tokens(seq_id))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.drafters.contract import checked_drafts, require_contract, without_rows
 from pyspec.errors import DrafterError, PyspecError
-from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.draft import (
     NO_DRAFT,
-    Candidates,
     Draft,
     Drafter,
     DraftRequest,
@@ -43,19 +41,19 @@ class Chain:
     Attributes:
         n_max: The longest draft that any of them may return; 0 for plain decoding.
         needs: What any of them reads from the target.
-        stats: Per drafter name, since ``new_stats`` was called last.
+        stats: Per drafter name, of all requests since ``new_stats`` was called last.
     """
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         for drafter in drafters:
-            _require_contract(drafter)
+            require_contract(drafter)
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
         self._closing = tuple(drafters)
         self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
         self.needs = functools.reduce(operator.or_, (drafter.needs for drafter in self.drafters), Needs.NOTHING)
         self.stats: dict[str, DrafterStats] = {}
+        self._of: dict[int, dict[str, DrafterStats]] = {}  # the request of each sequence
         self._rows: dict[int, Rows] = {}
-        self._n_model_tokens: dict[str, int] = {}  # before the counting began
         if len(self.new_stats()) != len(self.drafters):
             names = ", ".join(drafter.name for drafter in self.drafters)
             msg = f"A chain cannot hold two drafters of the same name: {names}."
@@ -63,9 +61,15 @@ class Chain:
 
     def new_stats(self) -> dict[str, DrafterStats]:
         """Count from zero again, and return the new counters."""
-        self.stats = {drafter.name: DrafterStats() for drafter in self.drafters}
-        self._n_model_tokens = {drafter.name: _n_model_tokens(drafter) for drafter in self.drafters}
+        self.stats = self._zeros()
+        self._of.clear()
         return self.stats
+
+    def stats_of(self, seq_id: int) -> dict[str, DrafterStats]:
+        """Return the counters of the request that a sequence has now, per drafter name."""
+        if seq_id not in self._of:
+            self._of[seq_id] = self._zeros()
+        return self._of[seq_id]
 
     def begin(self, seq_id: int, tokens: TokenView, rows: Rows | None = None) -> None:
         """A new request starts.
@@ -75,41 +79,46 @@ class Chain:
             tokens: Its history without the pending token.
             rows: Position to the row of floats that stands there in place of a token.
         """
-        self._rows[seq_id] = rows or {}
+        self._open(seq_id, rows)
         for drafter in self.drafters:
-            stats = self.stats[drafter.name]
-            began = time.perf_counter()
-            with _blamed(drafter, "begin"):
+            with self._call(drafter, "begin", [seq_id]):
                 if rows and hasattr(drafter, "embed"):
                     drafter.embed(seq_id, rows)
                 drafter.begin(seq_id, tokens)
-            stats.n_begin += 1
-            stats.n_stepped_aside += bool(rows) and drafter.needs is not Needs.NOTHING
-            stats.seconds["begin"] += time.perf_counter() - began
+            for stats in self._counters(drafter, seq_id):
+                stats.n_stepped_aside += bool(rows) and drafter.needs is not Needs.NOTHING
+
+    def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
+        """A new request starts, whose beginning the sequence holds already; see ``Drafter.rewind``."""
+        self._open(seq_id, None)
+        for drafter in self.drafters:
+            with self._call(drafter, "begin", [seq_id]):
+                if hasattr(drafter, "rewind"):
+                    drafter.rewind(seq_id, tokens, length, n_same)
+                else:
+                    drafter.begin(seq_id, tokens)
 
     def observe(self, batch: EvaluatedBatch) -> None:
         """The target has evaluated this."""
+        sequences = sorted({seq_id for each in batch.seq_ids for seq_id in each})
         for drafter in self.drafters:
             if drafter.needs is not Needs.NOTHING:
-                began = time.perf_counter()
-                with _blamed(drafter, "observe"):
+                with self._call(drafter, "observe", sequences):
                     drafter.observe(batch)
-                self.stats[drafter.name].seconds["observe"] += time.perf_counter() - began
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return the first draft that is not empty, per request."""
         proposals = [NO_DRAFT] * len(requests)
         waiting = list(range(len(requests)))
         for drafter in self.drafters:
-            if not waiting:
-                break
-            drafts = self._ask(drafter, [requests[i] for i in waiting])
-            for i, draft in zip(waiting, drafts, strict=True):
-                checked = _checked(draft, drafter.name, requests[i].budget)
-                if self._rows.get(requests[i].seq_id):
-                    checked = _without_rows(checked)
-                if checked.tokens:
-                    proposals[i] = Proposal(checked, drafter.name)
+            asked = [i for i in waiting if requests[i].drafting.allows(drafter.name)]
+            if not asked:
+                continue
+            drafts = self._ask(drafter, [requests[i] for i in asked])
+            for i, draft in zip(asked, drafts, strict=True):
+                kept = without_rows(draft) if self._rows.get(requests[i].seq_id) else draft
+                if kept.tokens:
+                    proposals[i] = Proposal(kept, drafter.name)
             waiting = [i for i in waiting if proposals[i] is NO_DRAFT]
         return proposals
 
@@ -139,7 +148,7 @@ class Chain:
         Raises:
             StateError: A state is damaged or of another draft model.
         """
-        self._rows[seq_id] = {}
+        self._open(seq_id, None)
         for drafter in self.drafters:
             state = states.get(drafter.name)
             with _blamed(drafter, "load_state"):
@@ -152,57 +161,40 @@ class Chain:
         """Close the drafters. May be called again."""
         run_all(drafter.close for drafter in self._closing)
 
+    def _open(self, seq_id: int, rows: Rows | None) -> None:
+        """Begin to count for a request."""
+        self._rows[seq_id] = rows or {}
+        self._of[seq_id] = self._zeros()
+        for drafter in self.drafters:
+            for stats in self._counters(drafter, seq_id):
+                stats.n_begin += 1
+
+    def _zeros(self) -> dict[str, DrafterStats]:
+        return {drafter.name: DrafterStats() for drafter in self.drafters}
+
+    def _counters(self, drafter: Drafter, seq_id: int) -> tuple[DrafterStats, DrafterStats]:
+        """Return where to count for a sequence: its request's counters and those of all requests."""
+        return self.stats_of(seq_id)[drafter.name], self.stats[drafter.name]
+
     def _tell(self, drafter: Drafter, seq_id: int, proposal: Proposal, n_accepted: int) -> None:
         own = drafter.name == proposal.drafter
-        stats = self.stats[drafter.name]
         if own:
-            stats.count(len(proposal.draft.tokens), n_accepted)
-        began = time.perf_counter()
-        with _blamed(drafter, "accept"):
+            for stats in self._counters(drafter, seq_id):
+                stats.count(len(proposal.draft.tokens), n_accepted)
+        with self._call(drafter, "accept", [seq_id]):
             drafter.accept(seq_id, n_accepted, own=own)
-        stats.seconds["accept"] += time.perf_counter() - began
 
-    def _ask(self, drafter: Drafter, requests: list[DraftRequest]) -> Sequence[Draft]:
-        stats = self.stats[drafter.name]
-        began = time.perf_counter()
-        with _blamed(drafter, "draft"):
+    def _ask(self, drafter: Drafter, requests: list[DraftRequest]) -> list[Draft]:
+        for request in requests:
+            for stats in self._counters(drafter, request.seq_id):
+                stats.n_asked += 1
+        with self._call(drafter, "draft", [request.seq_id for request in requests]):
             drafts = drafter.draft(requests)
-        stats.seconds["draft"] += time.perf_counter() - began
-        stats.n_asked += len(requests)
-        stats.n_model_tokens = _n_model_tokens(drafter) - self._n_model_tokens.get(drafter.name, 0)
-        n_drafts = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
-        if n_drafts != len(requests):
-            msg = f"The drafter {drafter.name} answered {len(requests)} requests with {n_drafts} drafts."
-            raise DrafterError(msg)
-        return drafts
+        return checked_drafts(drafts, requests, drafter)
 
-
-_CONTRACT = {
-    "name": "what users call it",
-    "n_max": "the longest draft it may return",
-    "needs": "what it reads from the target, such as Needs.NOTHING",
-    "begin": "called when a request starts",
-    "observe": "called with what the target evaluated",
-    "draft": "called for drafts",
-    "accept": "called when the target decided",
-    "close": "called at the end",
-}
-
-
-def _require_contract(drafter: object) -> None:
-    """Refuse what is no drafter, before anything is computed.
-
-    Raises:
-        DrafterError: An attribute is missing; the message says which, and what it is for.
-    """
-    for attribute, purpose in _CONTRACT.items():
-        if not hasattr(drafter, attribute):
-            name = getattr(drafter, "name", type(drafter).__name__)
-            msg = (
-                f"The drafter {name} has no {attribute!r}: {purpose}. "
-                f"pyspec.drafters.ModelFreeDrafter has defaults for all but name, n_max and draft."
-            )
-            raise DrafterError(msg)
+    def _call(self, drafter: Drafter, stage: str, sequences: Iterable[int]) -> _Call:
+        counters = [counters for seq_id in sequences for counters in self._counters(drafter, seq_id)]
+        return _Call(drafter, stage, counters)
 
 
 class _blamed:  # noqa: N801 - used like a function
@@ -225,39 +217,38 @@ class _blamed:  # noqa: N801 - used like a function
             raise DrafterError(msg) from error
 
 
+class _Call(_blamed):
+    """Count what a call costs: seconds, and tokens of the draft model. Sequences that share a call share its cost.
+
+    Args:
+        drafter: Who is called.
+        stage: What for.
+        counters: Two for each sequence, of its request and of all requests; empty when nobody is to be charged.
+    """
+
+    __slots__ = ("_began", "_counters", "_n_before")
+
+    def __init__(self, drafter: Drafter, stage: str, counters: Sequence[DrafterStats]) -> None:
+        super().__init__(drafter, stage)
+        self._counters = counters
+
+    def __enter__(self) -> None:
+        self._n_before = _n_model_tokens(self._drafter)
+        self._began = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        n_sharing = len(self._counters) // 2
+        if n_sharing and error is None:
+            seconds = (time.perf_counter() - self._began) / n_sharing
+            n_tokens = _n_model_tokens(self._drafter) - self._n_before
+            for i, stats in enumerate(self._counters):
+                stats.seconds[self._method] += seconds
+                stats.n_model_tokens += n_tokens // n_sharing + (i // 2 < n_tokens % n_sharing)
+        super().__exit__(kind, error, trace)
+
+
 def _n_model_tokens(drafter: Drafter) -> int:
     """Return how many tokens the drafter's model has evaluated; lookups have none."""
     return int(getattr(drafter, "n_model_tokens", 0))
-
-
-def _without_rows(draft: Draft) -> Draft:
-    """Cut a draft where it repeats a place of the history that has no token."""
-    n_tokens = next((i for i, token in enumerate(draft.tokens) if token == NO_TOKEN), len(draft.tokens))
-    return Draft(draft.tokens[:n_tokens], None if draft.probs is None else draft.probs[:n_tokens])
-
-
-def _checked(draft: Draft, name: str, budget: int) -> Draft:
-    """Return a draft within its budget, its tokens as plain integers.
-
-    Raises:
-        DrafterError: It is no draft, or a token is no integer.
-    """
-    try:
-        tokens = tuple(operator.index(token) for token in itertools.islice(draft.tokens, budget))
-    except (TypeError, AttributeError) as error:
-        msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
-        raise DrafterError(msg) from error
-    return Draft(tokens, None if draft.probs is None else _checked_probs(draft.probs, len(tokens), name))
-
-
-def _checked_probs(probs: Any, n_tokens: int, name: str) -> Sequence[Candidates]:
-    """Return the distributions of the first tokens.
-
-    Raises:
-        DrafterError: They are not one ``Candidates`` per token.
-    """
-    found = list(itertools.islice(probs, n_tokens)) if isinstance(probs, Sequence) else []
-    if len(found) != n_tokens or not all(isinstance(each, Candidates) for each in found):
-        msg = f"The drafter {name} gave draft probabilities that are not one Candidates for each of its tokens."
-        raise DrafterError(msg)
-    return found

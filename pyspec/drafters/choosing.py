@@ -53,6 +53,10 @@ class Chooser:
         self.sampling = sampling
         self._n_vocab = n_vocab
 
+    def least(self, request: DraftRequest) -> float:
+        """Return the least share that a request wants of a token."""
+        return self.p_min if request.drafting.p_min is None else request.drafting.p_min
+
     def choose(
         self, rows: TargetRows, i: int, request: DraftRequest, position: int, *, p_min: float | None = None
     ) -> Choice | None:
@@ -65,7 +69,7 @@ class Chooser:
             position: Position of the token to choose.
             p_min: Instead of the chooser's own.
         """
-        least = self.p_min if p_min is None else p_min
+        least = self.least(request) if p_min is None else p_min
         if not self._draws(request) and least == 0.0:
             return self._legal(Choice(rows.argmax(i), None))
         return self.of_candidates(*rows.top_k(i, N_CANDIDATES), request, position, p_min=least)
@@ -81,7 +85,7 @@ class Chooser:
     ) -> Choice | None:
         """Choose among candidates, both [k]; see ``choose``."""
         best = int(np.argmax(logits))
-        if float(shares(logits)[best]) < (self.p_min if p_min is None else p_min):
+        if float(shares(logits)[best]) < (self.least(request) if p_min is None else p_min):
             return None
         if not self._draws(request):
             return self._legal(Choice(int(tokens[best]), None))

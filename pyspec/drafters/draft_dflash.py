@@ -88,6 +88,11 @@ class DraftDFlash(ModelDrafter):
         self._feed.begin(seq_id)
         self._context.memory.clear(seq_id)
 
+    def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:  # noqa: ARG002 - the interface
+        """Keep what was read of the beginning."""
+        self._feed.rewind(seq_id, length)
+        self._context.memory.trim(seq_id, self._feed.of(seq_id).first)
+
     def observe(self, batch: EvaluatedBatch) -> None:
         """Keep the target's hidden states until it is certain which of them stand."""
         self._feed.observe(batch)
@@ -188,16 +193,18 @@ class DraftDSpark(DraftDFlash):
 
     def _set_block(self, model: Model) -> None:
         self.first_row = 0 if model.metadata.get("dflash.sample_from_anchor", "true") == "true" else 1
-        if self.p_min > 0.0 and not model.has_tensor("conf_proj.weight"):
+        self._has_confidence = model.has_tensor("conf_proj.weight")
+        if self.p_min > 0.0 and not self._has_confidence:
             msg = f"{model.path.name} has no confidence head to compare p_min with; use p_min 0."
             raise ConfigError(msg)
         super()._set_block(model)
 
     def _chosen(self, draft: Growing, rows: TargetRows, first: int) -> Iterator[Choice]:
-        confidence = self._context.hidden.next_n()[:, 0] if self.p_min > 0.0 else None
+        least = self.chooser.least(draft.request)
+        confidence = self._context.hidden.next_n()[:, 0] if least > 0.0 and self._has_confidence else None
         for i in range(self.n_max):
             number = first + self.first_row + i
-            if confidence is not None and confidence[number] < self.p_min:
+            if confidence is not None and confidence[number] < least:
                 return
             choice = self.chooser.choose(rows, number, draft.request, draft.request.position + 1 + i, p_min=0.0)
             if choice is None:

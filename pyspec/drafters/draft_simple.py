@@ -71,6 +71,10 @@ class DraftSimple(ModelDrafter):
         """Let the draft model read the prompt."""
         self._core.begin(seq_id, tokens)
 
+    def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:  # noqa: ARG002 - the interface
+        """Keep what the draft model has read of the beginning, and let it read the rest."""
+        self._core.rewind(seq_id, tokens, n_same)
+
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Draft for all sequences together, one draft-model decode per step."""
         growing = self._core.draft([(request, min(self.n_max, request.budget)) for request in requests])
@@ -152,6 +156,13 @@ class TokenByToken:
         """Forget the sequence and read its new prompt."""
         self._mirrors[seq_id] = _Mirror(rows=self._rows.pop(seq_id, {}))
         self._context.memory.clear(seq_id)
+        self._catch_up(seq_id, tokens)
+
+    def rewind(self, seq_id: int, tokens: TokenView, n_same: int) -> None:
+        """Forget all but the first ``n_same`` positions, and read a new prompt that begins with them."""
+        mirror = self._mirrors.setdefault(seq_id, _Mirror())
+        mirror.full, mirror.rows = False, {}
+        self._end_draft(seq_id, mirror, min(mirror.n_valid, n_same))
         self._catch_up(seq_id, tokens)
 
     def resume(self, seq_id: int, n_valid: int) -> None:

@@ -40,14 +40,15 @@ class Growing:
         return self.request.position + 1 + len(self.choices)
 
     def finished(self, n_min: int) -> Draft:
-        """Return the draft; one with fewer than ``n_min`` tokens is not proposed.
+        """Return the draft; one with fewer than ``n_min`` tokens, or the request's number, is not proposed.
 
         A drawn one always is: how long it became depends on what was drawn, and dropping it for that would make the
         tokens of longer ones likelier than their draft probabilities say.
         """
         tokens = tuple(choice.token for choice in self.choices)
         probs = tuple(choice.candidates for choice in self.choices if choice.candidates is not None)
-        if len(tokens) < n_min and not probs:
+        wanted = self.request.drafting.n_min
+        if len(tokens) < (n_min if wanted is None else min(wanted, self.limit)) and not probs:
             return Draft()
         return Draft(tokens, probs or None)
 

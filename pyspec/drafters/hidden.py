@@ -149,6 +149,17 @@ class FeatureFeed:
         """A new request starts, with these rows or none."""
         self._waiting[seq_id] = waiting if waiting is not None else Waiting()
 
+    def rewind(self, seq_id: int, length: int) -> None:
+        """A new request starts with what is before ``length``; those rows do not come again.
+
+        When some are missing, nothing can be drafted for it.
+        """
+        waiting = self.of(seq_id)
+        waiting.cut(length)
+        waiting.newest = waiting.drafted_at = None
+        waiting.first = min(waiting.first, length)
+        waiting.lost = waiting.lost or waiting.end < length
+
     def observe(self, batch: EvaluatedBatch) -> None:
         """Collect the rows of a batch."""
         if batch.hidden is None:

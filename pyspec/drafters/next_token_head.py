@@ -57,6 +57,11 @@ class NextTokenHead(ModelDrafter):
         self._feed.begin(seq_id, self._nothing_read())
         self._context.memory.clear(seq_id)
 
+    def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:  # noqa: ARG002 - the interface
+        """Keep what the head has read of the beginning."""
+        self._feed.rewind(seq_id, length)
+        self._trim(seq_id)
+
     def _nothing_read(self) -> Waiting:
         """Return the rows that wait when a request starts."""
         return Waiting()

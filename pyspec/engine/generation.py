@@ -186,9 +186,7 @@ def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
 
 def _chunk(outcome: Outcome, text: str, piece: Callable[[int], bytes]) -> Chunk:
     pieces = tuple(map(piece, outcome.emitted))
-    return Chunk(
-        text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top
-    )
+    return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
 
 
 def _run_info(workplace: Workplace, job: Job) -> RunInfo:

@@ -35,12 +35,14 @@ class Checkpoint(NamedTuple):
         data: The native state; without the tensors where they stay on a device.
         owner: The context's handle; a checkpoint is good for nothing else.
         seq_id: The sequence.
+        flags: How it was saved.
     """
 
     length: int
     data: bytes
     owner: Handle
     seq_id: int
+    flags: int = 0
 
     @property
     def n_bytes(self) -> int:
@@ -91,16 +93,21 @@ class Memory:
         flags = _PARTIAL if require_bool("checkpoint", checkpoint) else 0
         return native.state_size(self._context.handle, self.checked(seq_id), flags)
 
-    def checkpoint(self, seq_id: int) -> Checkpoint:
-        """Save what ``trim`` could not take back. The checkpoint is good until the next one of the sequence.
+    def checkpoint(self, seq_id: int, *, lasting: bool = False) -> Checkpoint:
+        """Save what ``trim`` could not take back.
+
+        Args:
+            seq_id: The sequence.
+            lasting: Whether it must stay good when the sequence has its next one; then its tensors leave the device.
 
         Raises:
             StateError: It cannot be saved.
         """
         sequence = self.checked(seq_id)
         length, handle = self.length(sequence), self._context.handle
-        data = native.state_save(handle, sequence, self._checkpoint_flags) if length else b""
-        return Checkpoint(length, data, handle, sequence)
+        flags = _PARTIAL if lasting or not self._context.on_device else _PARTIAL | _ON_DEVICE
+        data = native.state_save(handle, sequence, flags) if length else b""
+        return Checkpoint(length, data, handle, sequence, flags)
 
     def restore(self, seq_id: int, checkpoint: Checkpoint) -> None:
         """Return to a checkpoint of this sequence: positions after it are dropped.
@@ -110,13 +117,13 @@ class Memory:
             StateError, RollbackError: It does not fit; the sequence must be cleared.
         """
         sequence = self.checked(seq_id)
-        if not isinstance(checkpoint, Checkpoint) or checkpoint[2:] != (self._context.handle, sequence):
+        if not isinstance(checkpoint, Checkpoint) or checkpoint[2:4] != (self._context.handle, sequence):
             msg = f"checkpoint must be one of sequence {sequence} of this context, not {checkpoint!r}."
             raise ConfigError(msg)
         if not checkpoint.length:
             self.clear(sequence)
             return
-        native.state_load(self._context.handle, sequence, self._checkpoint_flags, checkpoint.data)
+        native.state_load(self._context.handle, sequence, checkpoint.flags, checkpoint.data)
         native.memory_remove(self._context.handle, sequence, checkpoint.length, -1)
         left = self.length(sequence)
         if left != checkpoint.length:
@@ -232,10 +239,6 @@ class Memory:
         """
         windowed = self._context.model.info.n_swa > 0 and not self._context.config.swa_full
         return windowed or self._context.n_rs_seq > 0
-
-    @property
-    def _checkpoint_flags(self) -> int:
-        return _PARTIAL | (_ON_DEVICE if self._context.on_device else 0)
 
     @property
     def _keeps_state(self) -> bool:

@@ -22,6 +22,7 @@ from pyspec.speculation.draft import (
     Candidates,
     Draft,
     Drafter,
+    Drafting,
     DraftRequest,
     EvaluatedBatch,
     Needs,
@@ -29,7 +30,7 @@ from pyspec.speculation.draft import (
     Proposer,
 )
 from pyspec.speculation.ending import Ending, Finish
-from pyspec.speculation.round import Outcome, RoundBatch, run_round
+from pyspec.speculation.round import Changes, Outcome, RoundBatch, run_round
 from pyspec.speculation.sequence import Sampler, Sequence
 from pyspec.speculation.stats import DrafterStats, GenerationStats
 from pyspec.speculation.target import Target, TargetMemory, TargetRows
@@ -38,10 +39,12 @@ __all__ = [
     "NO_DRAFT",
     "AcceptRule",
     "Candidates",
+    "Changes",
     "Draft",
     "DraftRequest",
     "Drafter",
     "DrafterStats",
+    "Drafting",
     "Ending",
     "EvaluatedBatch",
     "Finish",

@@ -216,6 +216,12 @@ class Drafter(Protocol):
     ``embed(seq_id, rows)``, called before ``begin`` when rows of floats stand in place of some prompt tokens, which
     then are ``NO_TOKEN``: ``rows`` has them by position.
 
+    One whose state is worth keeping may have ``rewind(seq_id, tokens, length, n_same)``. It takes the place of
+    ``begin`` when a new request starts like what the sequence holds: ``tokens`` is the new history, of which the first
+    ``n_same`` are those that this drafter knows, and the target's memory keeps the first ``length`` positions, which it
+    does not evaluate again. For a drafter that needs something of the target, ``length`` is below ``n_same``: what
+    stands beside the rows before ``length`` is the same too.
+
     Attributes:
         name: Such as "ngram-simple".
         n_max: Longest draft it may return.

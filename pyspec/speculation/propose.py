@@ -10,18 +10,26 @@ from pyspec.speculation.sequence import ConstrainedSampler, Sequence
 from pyspec.speculation.target import Target
 
 
-def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target) -> list[Proposal]:
+def propose(
+    sequences: SequenceOf[Sequence], proposer: Proposer, target: Target, n_sharing: int | None = None
+) -> list[Proposal]:
     """Ask once for the drafts of all sequences that may draft; the others get an empty one.
 
     Where a grammar leaves one continuation only, that is the draft, and nobody is asked. Plain decoding has no drafts
     at all: it is what the others are compared with.
+
+    Args:
+        sequences: Those that are about to decide.
+        proposer: Whom to ask.
+        target: Who verifies.
+        n_sharing: Sequences that share the batch; None means these.
     """
     if proposer.n_max == 0:
         return [NO_DRAFT] * len(sequences)
     proposals: dict[int, Proposal] = {}
     requests = []
     for sequence in sequences:
-        budget = draft_budget(sequence, target, len(sequences))
+        budget = draft_budget(sequence, target, n_sharing or len(sequences))
         if budget < 1:
             continue
         forced = _forced(sequence, min(budget, proposer.n_max))
@@ -37,6 +45,7 @@ def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target)
                 budget=budget,
                 temperature=sequence.temperature,
                 seed=sequence.seed,
+                drafting=sequence.drafting,
             )
         )
     if requests:
@@ -45,17 +54,21 @@ def propose(sequences: SequenceOf[Sequence], proposer: Proposer, target: Target)
     return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT), proposer) for sequence in sequences]
 
 
-def draft_budget(sequence: Sequence, target: Target, n_sequences: int) -> int:
+def draft_budget(sequence: Sequence, target: Target, n_sharing: int) -> int:
     """Return the most tokens that may be drafted for a sequence now.
 
     A draft of k tokens puts k + 1 tokens into memory and emits up to k + 1, so it must fit the context, what
-    may still be emitted, and this sequence's share of the batch and of the logits rows.
+    may still be emitted, what its request wants, and this sequence's share of the batch and of the logits rows.
     """
+    drafting = sequence.drafting
+    if drafting.types == ():
+        return 0
     context_left = target.n_ctx_seq - sequence.n_committed - 1
-    share = min(target.n_batch // n_sequences - sequence.lag, target.n_outputs_max // n_sequences)
+    share = min(target.n_batch // n_sharing - sequence.lag, target.n_outputs_max // n_sharing)
     if target.memory.one_ubatch:
         share = min(share, target.n_ubatch - sequence.lag)
-    return min(context_left, sequence.ending.remaining - 1, share - 1)
+    budget = min(context_left, sequence.ending.remaining - 1, share - 1)
+    return budget if drafting.n_max is None else min(budget, drafting.n_max)
 
 
 def _forced(sequence: Sequence, limit: int) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ from pyspec.speculation.target import Target, TargetMemory
 
 if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
-    from pyspec.speculation.verify import Asked
+    from pyspec.speculation.verify import Share
 
 _logger = logging.getLogger(__name__)
 
@@ -63,31 +63,41 @@ class RollbackPoint:
         checkpoint_bytes: Sequence to the size of the checkpoint that was taken for its draft.
     """
 
-    __slots__ = ("_decoding", "_open", "_proposer", "_target", "checkpoint_bytes")
+    __slots__ = ("_open", "_proposer", "_target", "_touched", "checkpoint_bytes")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
         self._target = target
         self._proposer = proposer
         self.checkpoint_bytes: dict[int, int] = {}
-        self._decoding = False
-        self._open = {sequence.seq_id: _Before(sequence) for sequence in sequences}
+        self._touched: set[int] = set()
+        self._open: dict[int, _Before] = {}
+        self.add(sequences)
 
-    def prepare(self, asked: SequenceOf[Asked]) -> None:
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Note the state of sequences that join."""
+        self._open.update((sequence.seq_id, _Before(sequence)) for sequence in sequences)
+
+    def prepare(self, shares: SequenceOf[Share]) -> None:
         """Save a checkpoint of each memory that could not drop its whole draft otherwise; the decode comes next."""
         memory = self._target.memory
-        for sequence, proposal in asked:
-            n_drafted = len(proposal.draft.tokens)
-            if n_drafted and sequence.checkpoint is None and way_back(memory, n_drafted) == "replay":
+        for share in shares:
+            sequence, n_drafted = share.sequence, share.n_outputs - 1
+            if n_drafted > 0 and sequence.checkpoint is None and way_back(memory, n_drafted) == "replay":
                 sequence.checkpoint = memory.checkpoint(sequence.seq_id)
                 self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
-        self.expect_decode()
+        self.expect_decode(share.sequence for share in shares)
 
-    def expect_decode(self) -> None:
-        """From here on memory may change."""
-        self._decoding = True
+    def expect_decode(self, sequences: Iterable[Sequence]) -> None:
+        """From here on the memory of these sequences may change."""
+        self._touched.update(sequence.seq_id for sequence in sequences)
 
-    def keep(self, outcomes: SequenceOf[Outcome]) -> None:
-        """Commit what was emitted; drop from memory what was not accepted."""
+    def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share] = ()) -> None:
+        """Commit what was emitted; drop from memory what was not accepted.
+
+        Args:
+            outcomes: What was decided.
+            pieces: The parts of prompts that were read beside.
+        """
         memory = self._target.memory
         for outcome in outcomes:
             before = self._open[outcome.seq_id]
@@ -102,9 +112,14 @@ class RollbackPoint:
                     memory.trim(sequence.seq_id, length)
             sequence.commit(outcome.emitted)
             sequence.lag = sequence.n_committed - length
+            sequence.reading = False
             del self._open[outcome.seq_id]  # from here on this sequence is not undone
             if outcome.proposal.draft.tokens:
                 self._proposer.accept(sequence.seq_id, outcome.proposal, outcome.n_accepted)
+        for share in pieces:
+            share.sequence.lag -= share.n_lag
+            share.sequence.checkpoint = None
+            del self._open[share.sequence.seq_id]
 
     def __enter__(self) -> RollbackPoint:
         return self
@@ -131,7 +146,7 @@ class RollbackPoint:
         seq_id, held = sequence.seq_id, memory.length(sequence.seq_id)
         known = sequence.n_committed - sequence.lag
         # Snapshots of a decode that failed may be anything, although positions look right.
-        in_doubt = self._decoding and memory.rollback is RollbackKind.BOUNDED
+        in_doubt = seq_id in self._touched and memory.rollback is RollbackKind.BOUNDED
         if held == known and not in_doubt:
             return
         try:

@@ -11,6 +11,8 @@ A round for one sequence, with the draft ``[7, 8, 9]`` and the pending token 5 a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
@@ -21,25 +23,49 @@ from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
+from pyspec.speculation.reading import read_on
 from pyspec.speculation.rollback import RollbackPoint, way_back
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
-from pyspec.speculation.verify import Asked, catch_up, decodes, verify
+from pyspec.speculation.verify import Share, catch_up, decodes, verify
 
 _MOST_LAG = 16  # decided tokens to decode again in front of a draft; more of them get a pass of their own
+_N_PREFILL = 128
+
+
+class Changes(NamedTuple):
+    """What happened while drafts were made.
+
+    Attributes:
+        arrived: Sequences that begin; their prompts are read beside the others.
+        left: Numbers of sequences that nobody wants any more; they are put back to where the round began.
+    """
+
+    arrived: SequenceOf[Sequence] = ()
+    left: Collection[int] = ()
+
+
+def _no_changes() -> Changes:
+    return Changes()
 
 
 @dataclass(slots=True)
 class RoundBatch:
-    """The sequences of a round and the buffer they share.
+    """The sequences of a round and what they share.
 
     Attributes:
-        sequences: At least one, each with another ``seq_id``.
+        sequences: At least one, each with another ``seq_id``; those that arrive are appended.
         buffer: Reused from round to round.
+        n_prefill: The most prompt tokens that are read beside sequences that speak.
+        changes: Asked once, when the drafts are there.
+        outcomes: What was decided so far, by sequence; complete when ``run_round`` returns, and right when it raises.
     """
 
     sequences: list[Sequence]
     buffer: Batch = field(default_factory=Batch)
+    n_prefill: int = _N_PREFILL
+    changes: Callable[[], Changes] = _no_changes
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
 class Outcome(NamedTuple):
@@ -57,6 +83,7 @@ class Outcome(NamedTuple):
         rollback: How rejected tokens left memory: "none", "trim", "bounded" or "replay"; see ``rollback``.
         n_checkpoint_bytes: Size of the checkpoint that was taken for the draft; 0 when none was.
         logprobs: Per emitted token the log-probability that its row, as it is, gives it; empty unless asked.
+        first: The round read the end of its prompt too, and its time is the prompt's.
         top: Per emitted token the largest logits of its row as (token, logit), best first; empty unless asked.
         seconds: Per stage, and "total"; shared by all sequences of the round.
     """
@@ -74,6 +101,7 @@ class Outcome(NamedTuple):
     seconds: dict[str, float]
     n_checkpoint_bytes: int = 0
     logprobs: tuple[float, ...] = ()
+    first: bool = False
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -89,41 +117,57 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     """Play one round for every sequence in the batch.
 
     On return, and also when a stage raises, each sequence's memory (target and draft), drafter state and
-    sampler end at its committed length.
+    sampler end at its committed length. What was decided before something raised stays, in ``batch.outcomes``.
 
     Args:
         batch: The sequences; each has room for its pending token.
         proposer: Who drafts.
         target: Who verifies.
-        rule: Who decides.
+        rule: Who decides, unless a sequence has a rule of its own.
 
     Returns:
-        One outcome per sequence, in their order.
+        The outcomes, in the order of their sequences; those whose prompt is still being read have none.
     """
     clock = _Clock()
-    outcomes: dict[int, Outcome] = {}
+    outcomes = batch.outcomes = {}
     with RollbackPoint(batch.sequences, target, proposer) as point:
         for sequence in _far_behind(batch, target):
-            point.expect_decode()
+            point.expect_decode([sequence])
             catch_up(target, batch.buffer, sequence, proposer)
         clock.lap("rollback")
-        asked = list(zip(batch.sequences, propose(batch.sequences, proposer, target), strict=True))
+        shares = _drafted(batch, proposer, target)
         clock.lap("draft")
-        point.prepare(asked)
+        arrived, left = batch.changes()
+        batch.sequences += arrived
+        point.add(arrived)
+        shares = [share for share in shares if share.sequence.seq_id not in left]
+        readers = [each for each in batch.sequences if each.reading and each.seq_id not in left]
+        shares += read_on(readers, target, shares, batch.n_prefill) if readers else []
+        point.prepare(shares)
         clock.lap("rollback")
-        for together in decodes(target, asked):
+        for together in decodes(target, shares) if shares else ():
             rows = verify(target, batch.buffer, together, proposer)
             clock.lap("verify")
             decided = [
-                _decide(rule, one, own_rows, target, point, clock.seconds)
-                for one, own_rows in zip(together, rows, strict=True)
+                _decide(share.sequence.rule or rule, share, own_rows, target, point, clock.seconds)
+                for share, own_rows in zip(together, rows, strict=True)
+                if share.proposal is not None
             ]
             clock.lap("accept")
-            point.keep(decided)
+            point.keep(decided, [share for share in together if share.proposal is None])
             clock.lap("rollback")
             outcomes.update((outcome.seq_id, outcome) for outcome in decided)
     clock.stop()
-    return [outcomes[sequence.seq_id] for sequence in batch.sequences]
+    return [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
+
+
+def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Share]:
+    """Return the shares of the sequences whose prompts have been read, each with its draft."""
+    speaking = [sequence for sequence in batch.sequences if not sequence.reading]
+    if not speaking:
+        return []
+    proposals = propose(speaking, proposer, target, len(batch.sequences))
+    return [Share(each, proposal, each.lag) for each, proposal in zip(speaking, proposals, strict=True)]
 
 
 def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
@@ -135,13 +179,14 @@ def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
     return [
         sequence
         for sequence in batch.sequences
-        if sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag)
+        if not sequence.reading
+        and (sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag))
     ]
 
 
 def _decide(
     rule: AcceptRule,
-    one: Asked,
+    share: Share,
     rows: TargetRows,
     target: Target,
     point: RollbackPoint,
@@ -152,7 +197,8 @@ def _decide(
     Raises:
         StalledError: It emitted nothing, so the next round would be the same again.
     """
-    sequence, proposal = one
+    sequence, proposal = share.sequence, share.proposal
+    assert proposal is not None  # noqa: S101 - others have nothing to decide
     emitted, finish = rule.accept(proposal.draft, rows, sequence)
     if not emitted:
         msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
@@ -172,6 +218,7 @@ def _decide(
         seconds=seconds,
         n_checkpoint_bytes=point.checkpoint_bytes.get(sequence.seq_id, 0),
         logprobs=_logprobs(rows, emitted) if sequence.wants_logprobs else (),
+        first=sequence.reading,
     )
 
 

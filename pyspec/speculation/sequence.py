@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as TokenSequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.speculation.draft import FREELY, Drafting
 from pyspec.speculation.ending import Ending
+
+if TYPE_CHECKING:
+    from pyspec.speculation.accept import AcceptRule
 
 
 class Sampler(Protocol):
@@ -63,6 +67,10 @@ class Sequence:
         checkpoint: The target's memory as it is now, when a checkpoint of it is at hand.
         wants_logprobs: Whether to report the log-probability of each emitted token.
         rows: Position to the row of floats, [n_embd_inp], that stands there in place of a token.
+        reading: Memory is still reading the prompt; the round that reads its end decides the first token.
+        pause: A position at which a piece of its prompt ends, so that memory can be saved as it is there.
+        rule: How its drafts are accepted; None takes the round's rule.
+        drafting: What its request wants of the drafters.
     """
 
     seq_id: int
@@ -77,6 +85,10 @@ class Sequence:
     checkpoint: Any = None
     wants_logprobs: bool = False
     rows: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    reading: bool = False
+    pause: int = 0
+    rule: AcceptRule | None = None
+    drafting: Drafting = FREELY
 
     @property
     def n_committed(self) -> int:

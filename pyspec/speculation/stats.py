@@ -103,8 +103,12 @@ class GenerationStats:
         n_checkpoint_bytes: Their sizes added up.
         n_replays: Rounds after which a checkpoint was restored; what they decided is decoded again.
         lengths: Acceptance length to number of rounds.
-        prompt_seconds: For the prompt, all of its tokens but the last.
-        seconds: For the rounds: "draft", "verify", "accept", "rollback" and "total".
+        n_reused: Tokens of the prompt that memory held already.
+        queue_seconds: From the request to its slot.
+        prompt_seconds: From there to the first token, which the round that reads the prompt's end gives.
+        seconds: For the rounds after it: "draft", "verify", "accept", "rollback" and "total". They are those of whole
+            rounds, also when other requests took part in them.
+        n_first: Tokens of the first round, which ``seconds`` leaves out.
     """
 
     n_prompt: int = 0
@@ -117,8 +121,11 @@ class GenerationStats:
     n_checkpoint_bytes: int = 0
     n_replays: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
+    n_reused: int = 0
+    queue_seconds: float = 0.0
     prompt_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
+    n_first: int = 0
 
     def count(self, outcome: Outcome) -> None:
         """Count one round."""
@@ -131,6 +138,9 @@ class GenerationStats:
         self.n_checkpoint_bytes += outcome.n_checkpoint_bytes
         self.n_replays += outcome.rollback == "replay"
         self.lengths[len(outcome.emitted)] += 1
+        if outcome.first:
+            self.n_first += len(outcome.emitted)
+            return
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
@@ -141,9 +151,9 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens per second of rounds, the prompt excluded."""
+        """Tokens per second after the first one."""
         total = self.seconds.get("total", 0.0)
-        return self.n_emitted / total if total else 0.0
+        return (self.n_emitted - self.n_first) / total if total else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return counters and rates for JSON."""
@@ -161,6 +171,8 @@ class GenerationStats:
             "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
             "tokens_per_second": self.tokens_per_second,
+            "n_reused": self.n_reused,
+            "queue_seconds": self.queue_seconds,
             "prompt_seconds": self.prompt_seconds,
             "seconds": dict(self.seconds),
         }

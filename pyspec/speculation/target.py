@@ -51,8 +51,8 @@ class TargetMemory(Protocol):
         """Drop a whole sequence, or all; never fails."""
         ...
 
-    def checkpoint(self, seq_id: int) -> Any:
-        """Save what ``trim`` cannot take back; the result has a ``length``."""
+    def checkpoint(self, seq_id: int, *, lasting: bool = False) -> Any:
+        """Save what ``trim`` cannot take back, with a ``length``; a lasting one stays good when there is another."""
         ...
 
     def restore(self, seq_id: int, checkpoint: Any) -> None:

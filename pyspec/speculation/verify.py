@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,40 @@ from pyspec.speculation.draft import EvaluatedBatch, Needs, Proposal, Proposer
 from pyspec.speculation.sequence import Sequence as SequenceState
 from pyspec.speculation.target import Target, TargetRows
 
-Asked = tuple[SequenceState, Proposal]
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A sequence's part of a round's decode: ``[what memory lacks..., pending, draft...]``, or a piece of its prompt.
+
+    Attributes:
+        sequence: The sequence.
+        proposal: What follows its pending token; None for a piece of a prompt, after which nothing is decided.
+        n_lag: How many of the committed tokens that memory lacks come first.
+    """
+
+    sequence: SequenceState
+    proposal: Proposal | None
+    n_lag: int
+
+    @property
+    def n_outputs(self) -> int:
+        """Logits rows it asks for."""
+        return 0 if self.proposal is None else 1 + len(self.proposal.draft.tokens)
+
+    @property
+    def n_entries(self) -> int:
+        """Entries it has in the batch."""
+        return self.n_lag + self.n_outputs
+
+    @property
+    def first(self) -> int:
+        """Position of its first entry."""
+        return self.sequence.n_committed - self.sequence.lag
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows of floats stand in place of its tokens; such entries have a decode of their own."""
+        return self.n_lag > 0 and self.first in self.sequence.rows
 
 
 def catch_up(target: Target, buffer: Batch, sequence: SequenceState, proposer: Proposer) -> None:
@@ -51,9 +85,7 @@ def add_piece(
     Returns:
         How many were appended.
     """
-    end = min(first + limit, len(history))
-    if rows:
-        end = next((i for i in range(first, end) if (i in rows) is not (first in rows)), end)
+    end = piece_end(rows, first, min(first + limit, len(history)))
     if first not in rows:
         buffer.extend(history[first:end], first, seq_id)
     else:
@@ -62,30 +94,39 @@ def add_piece(
     return end - first
 
 
-def verify(target: Target, buffer: Batch, asked: Sequence[Asked], proposer: Proposer) -> list[TargetRows]:
-    """Evaluate the pending token and the draft of each sequence in one decode.
+def piece_end(rows: Mapping[int, npt.NDArray[np.float32]], first: int, end: int) -> int:
+    """Return where a piece that begins at ``first`` ends, at most at ``end``: where tokens and rows meet."""
+    if not rows:
+        return end
+    return next((i for i in range(first, end) if (i in rows) is not (first in rows)), end)
+
+
+def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Proposer) -> list[TargetRows]:
+    """Evaluate the shares of sequences in one decode.
 
     Returns:
-        Per sequence its logits rows, [n_drafted + 1, n_vocab]: row i decides what follows draft token i - 1.
+        Per share its logits rows, [n_outputs, n_vocab]: row i decides what follows draft token i - 1.
 
     Raises:
         DrafterError: A draft holds what is not a token of the target.
     """
     buffer.clear()
-    for sequence, proposal in asked:
-        if sequence.lag:
-            buffer.extend(sequence.history[-sequence.lag :], sequence.n_committed - sequence.lag, sequence.seq_id)
-        buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)
-        if proposal.draft.tokens:
-            _check_tokens(proposal, target.n_vocab)
-            buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
+    for share in shares:
+        sequence, proposal = share.sequence, share.proposal
+        if share.n_lag:
+            add_piece(buffer, sequence.history, sequence.rows, share.first, share.n_lag, sequence.seq_id)
+        if proposal is not None:
+            buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)
+            if proposal.draft.tokens:
+                _check_tokens(proposal, target.n_vocab)
+                buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
     rows = evaluate(target, buffer, proposer)
-    if len(asked) == 1:
+    if len(shares) == 1:
         return [rows]
     own_rows = []
     first = 0
-    for _sequence, proposal in asked:
-        end = first + 1 + len(proposal.draft.tokens)
+    for share in shares:
+        end = first + share.n_outputs
         own_rows.append(rows[first:end])
         first = end
     return own_rows
@@ -99,29 +140,26 @@ def evaluate(target: Target, buffer: Batch, proposer: Proposer) -> TargetRows:
     return rows
 
 
-def decodes(target: Target, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """Divide the sequences of a round among decodes; almost always that is one.
+def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
+    """Divide the shares of a round among decodes; almost always that is one.
 
     A memory that can only drop what was computed at once must not have its sequences' shares torn apart. Shares of
     equal length are computed at once while they fit a physical batch (llama.cpp's ``split_equal``); others move a
     sequence's state on in between, and then its rollback reads another one's snapshot.
     """
-    if len(asked) == 1 or not target.memory.one_ubatch:
-        yield asked
+    if len(shares) == 1:
+        yield shares
         return
-    by_length: dict[int, list[Asked]] = {}
-    for one in asked:
-        by_length.setdefault(n_rows(one), []).append(one)
-    for length, group in by_length.items():
-        n_together = max(1, target.n_ubatch // length)
+    together: dict[int, list[Share]] = {}
+    for share in shares:
+        if share.has_rows:
+            yield [share]
+        else:
+            together.setdefault(share.n_entries if target.memory.one_ubatch else 0, []).append(share)
+    for length, group in together.items():
+        n_together = max(1, target.n_ubatch // length) if length else len(group)
         for first in range(0, len(group), n_together):
             yield group[first : first + n_together]
-
-
-def n_rows(one: Asked) -> int:
-    """Return how many entries a sequence has in its decode."""
-    sequence, proposal = one
-    return sequence.lag + 1 + len(proposal.draft.tokens)
 
 
 def _check_tokens(proposal: Proposal, n_vocab: int) -> None:
