@@ -6,9 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +14,13 @@ from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
 from pyspec.drafters.choosing import Sampling
 from pyspec.drafters.ngram_simple import NgramSimple
-from pyspec.engine.generation import Generation, Job, Workplace
-from pyspec.engine.result import Observer, Result
+from pyspec.engine.generation import Generation, Mailbox, Reply
+from pyspec.engine.request import Event
+from pyspec.engine.request import Request as EngineRequest
+from pyspec.engine.result import Observer, RunInfo
+from pyspec.engine.scheduler import Scheduler
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import AcceptRule, Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
-from pyspec.speculation.config import Speculation
 from pyspec.speculation.draft import Drafter
 from tests.fake_sampling import FakeSampler
 from tests.fakes import FakeTarget, Fuse, Logits, Row
@@ -312,17 +312,61 @@ class _Future(SequenceOf[int]):
         return iter(self._seat.plain.history)
 
 
-def workplace(table: Table) -> Workplace:
-    """Return an engine's workplace over a table's target and chain."""
-    model = SimpleNamespace(path=Path("target.gguf"))
+class Place:
+    """A scheduler over fakes that plays when somebody waits, without a thread."""
+
+    def __init__(self, scheduler: Scheduler, piece: Callable[[int], bytes]) -> None:
+        self.scheduler = scheduler
+        self.piece = piece
+
+    @property
+    def busy(self) -> bool:
+        return not self.scheduler.is_idle
+
+    def settle(self) -> None:
+        """Play until nobody waits any more."""
+        while self.busy:
+            self.scheduler.step()
+
+    def cancel(self, request: EngineRequest) -> bool:
+        request.cancelled = True
+        return True
+
+    def start(self, request: EngineRequest, info: RunInfo, observer: Observer | None = None) -> Generation:
+        """Submit a request whose ``tell`` is not set yet."""
+        mailbox = PullMailbox(self.scheduler)
+        request.tell = mailbox.put
+        reply = Reply(request, info, self.piece, observer)
+        self.scheduler.submit(request)
+        return Generation(request, reply, mailbox, self.cancel)
+
+
+class PullMailbox(Mailbox):
+    """A mailbox whose owner plays the rounds while waiting."""
+
+    __slots__ = ("_scheduler",)
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(wakes=False)
+        self._scheduler = scheduler
+
+    def take(self) -> Event:
+        while not self._events:
+            self._scheduler.step()
+        return self._events.popleft()
+
+
+def workplace(table: Table, **settings: Any) -> Place:
+    """Return a scheduler over a table's target and chain."""
     piece = table.seats[0].request.piece
-    return Workplace(cast("Any", model), cast("Any", table.target), table.chain, table.rule, Speculation("none"), piece)
+    n_slots = table.target.n_seq_max
+    return Place(Scheduler(table.target, table.chain, table.rule, piece, n_slots=n_slots, **settings), piece)
 
 
 def generation(
-    place: Workplace, request: Request, *, observer: Observer | None = None, n_top: int = 0, fuse: Fuse | None = None
+    place: Place, request: Request, *, observer: Observer | None = None, n_top: int = 0, fuse: Fuse | None = None
 ) -> Generation:
-    """Return a generation of the real loop for a request, on sequence 0.
+    """Return a generation of the real loop for a request.
 
     Samplers of fakes count every token, so they hear of the prompt as if there were a penalty.
     """
@@ -331,11 +375,16 @@ def generation(
 
 
 def generation_of(
-    place: Workplace, seat: Seat, settings: SamplingConfig, *, observer: Observer | None = None, n_top: int = 0
+    place: Place, seat: Seat, settings: SamplingConfig, *, observer: Observer | None = None, n_top: int = 0
 ) -> Generation:
     """Return a generation for a seat with these settings."""
-    request = seat.request
     seat.sequence.n_top = n_top
-    prompt = list(request.prompt)
-    result = Result(prompt_tokens=prompt, seed=request.seed, drafters=place.chain.stats)
-    return Generation(place, Job(seat.sequence, settings, observer, result))
+    prompt = list(seat.request.prompt)
+    info = RunInfo(
+        model="target.gguf",
+        draft_model=None,
+        speculation={"drafters": [drafter.name for drafter in place.scheduler.chain.drafters]},
+        sampling={"seed": seat.request.seed},
+        prompt_tokens=prompt,
+    )
+    return place.start(EngineRequest(seat.sequence, prompt, settings, tell=lambda _event: None), info, observer)

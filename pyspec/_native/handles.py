@@ -42,6 +42,7 @@ if hasattr(os, "register_at_fork"):
 
 
 _LEAVE_MILLISECONDS = 2000
+_NEXT_THREAD = 0  # no thread has this number
 _exited = False
 _serials = itertools.count()
 _open: dict[int, weakref.finalize[Any, Any]] = {}  # in order of creation
@@ -121,8 +122,10 @@ class Handle:
             msg = f"This {self._what} was made before fork(); make a new one in the child process."
             raise ForkedError(msg)
         if self._thread is not None and self._thread != threading.get_ident():
-            msg = f"This {self._what} belongs to the thread that created it; use it there or create one per thread."
-            raise WrongThreadError(msg)
+            if self._thread != _NEXT_THREAD:
+                msg = f"This {self._what} belongs to the thread that created it; use it there or create one per thread."
+                raise WrongThreadError(msg)
+            self._thread = threading.get_ident()
         if self._broken:
             msg = f"This {self._what} failed an internal check of llama.cpp and cannot be used again: {self._broken}"
             raise BrokenError(msg)
@@ -141,6 +144,12 @@ class Handle:
     def require_usable(self) -> None:
         """Raise what ``pointer`` would raise."""
         _ = self.pointer
+
+    def hand_over(self) -> None:
+        """Let go of a thread-bound handle: it will belong to the next thread that uses it."""
+        _ = self.pointer
+        if self._thread is not None:
+            self._thread = _NEXT_THREAD
 
     @property
     def closed(self) -> bool:

@@ -175,7 +175,7 @@ def _describe(engine: Engine) -> dict[str, Any]:
             "types": list(speculation.types or ()),
             "options": {k: dict(v) for k, v in speculation.options.items()},
         },
-        "context": {"n_ctx": engine.context.n_ctx, "n_batch": engine.context.n_batch},
+        "context": {"n_ctx": engine.context_config.n_ctx, "n_batch": engine.context_config.n_batch},
     }
 
 

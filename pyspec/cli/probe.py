@@ -19,7 +19,7 @@ from pyspec.errors import PyspecError
 
 if TYPE_CHECKING:
     from pyspec.cli.probing import Timing
-    from pyspec.llama import Model
+    from pyspec.llama import Context, Model
 
 _VERDICT_N_CTX = 256  # tokens of context, enough to find out whether a drafter can work
 
@@ -79,28 +79,35 @@ def _examined_draft(model: Model, sizes: ContextConfig, *, timing: bool) -> dict
 
 def _examined(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, Any]:
     """Make a context as an engine would, and measure it."""
-    from pyspec.cli.probing import memory_cost, time_decodes  # noqa: PLC0415 - it loads the native library
+    from pyspec.cli.probing import time_decodes  # noqa: PLC0415 - it loads the native library
     from pyspec.engine import Engine  # noqa: PLC0415
 
     with wrong_usage(flag="--ctx-size"):
         engine = Engine(model, context=sizes)
     with engine:
-        context = engine.context
-        cost = memory_cost(context)
-        report: dict[str, Any] = {
-            "path": str(model.path),
-            "description": model.info.description,
-            "rollback": context.memory.rollback.value,
-            "n_ctx": context.n_ctx_seq,
-            "n_ctx_train": model.info.n_ctx_train,
-            "n_batch": context.n_batch,
-            "n_ubatch": context.n_ubatch,
-            "memory": None if cost is None else dataclasses.asdict(cost),
-        }
+        report = engine.call(lambda workshop: _measured(workshop.context))
         if timing:
             with share_bar(f"timing {model.path.name}") as progress:
-                report["timing"] = _timing_report(time_decodes(context, progress=progress))
+                measured = engine.call(lambda workshop: time_decodes(workshop.context, progress=progress))
+                report["timing"] = _timing_report(measured)
     return report
+
+
+def _measured(context: Context) -> dict[str, Any]:
+    """Return what a context is, and what its memory costs."""
+    from pyspec.cli.probing import memory_cost  # noqa: PLC0415 - it loads the native library
+
+    cost = memory_cost(context)
+    return {
+        "path": str(context.model.path),
+        "description": context.model.info.description,
+        "rollback": context.memory.rollback.value,
+        "n_ctx": context.n_ctx_seq,
+        "n_ctx_train": context.model.info.n_ctx_train,
+        "n_batch": context.n_batch,
+        "n_ubatch": context.n_ubatch,
+        "memory": None if cost is None else dataclasses.asdict(cost),
+    }
 
 
 def _timing_report(timing: Timing) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Chain:
         Raises:
             StateError: A state is damaged or of another draft model.
         """
-        self._open(seq_id, None)
+        self._rows[seq_id] = {}
         for drafter in self.drafters:
             state = states.get(drafter.name)
             with _blamed(drafter, "load_state"):

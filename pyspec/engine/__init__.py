@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pyspec.engine.admission import Settings
 from pyspec.engine.engine import Engine
-from pyspec.engine.generation import Generation
+from pyspec.engine.generation import AsyncGeneration, Generation
 from pyspec.engine.prompt import Embeddings
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
 from pyspec.engine.status import EngineStatus, SlotState, SlotStatus
 from pyspec.speculation.draft import Drafting
 
 __all__ = [
+    "AsyncGeneration",
     "Chunk",
     "Drafting",
     "Embeddings",
@@ -19,6 +21,7 @@ __all__ = [
     "Observer",
     "Result",
     "RunInfo",
+    "Settings",
     "SlotState",
     "SlotStatus",
 ]

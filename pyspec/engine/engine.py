@@ -1,59 +1,66 @@
-"""The engine: one model, its drafters, and the loop over rounds."""
+"""The engine: one model, its drafters, and a thread that plays the rounds of all requests."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import logging
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from pyspec.config import ContextConfig, SamplingConfig, require_bool, require_int
-from pyspec.drafters import Chain, Resources, sorted_by_priority
-from pyspec.drafters.registry import build, option_names
-from pyspec.engine.generation import Generation, Job, Workplace
-from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
-from pyspec.engine.result import Observer, Result
-from pyspec.engine.self_check import check_fed_drafters
-from pyspec.engine.snapshots import with_snapshots
+from pyspec.config import MAX_SEQUENCES, ContextConfig, require_int
+from pyspec.drafters.registry import options_of
+from pyspec.engine.admission import Admission, Settings
+from pyspec.engine.generation import AsyncGeneration, AsyncMailbox, Generation, Mailbox, Reply
+from pyspec.engine.many import Answers
+from pyspec.engine.plan import Plan, checked_speculation, sized
+from pyspec.engine.prompt import Prompt
+from pyspec.engine.result import Result
+from pyspec.engine.status import EngineStatus, engine_status
+from pyspec.engine.worker import Worker, Workshop
 from pyspec.errors import ConfigError, UnsupportedError
-from pyspec.llama.constrained import GrammarSampler
-from pyspec.llama.context import Context
-from pyspec.llama.grammar import Grammar
-from pyspec.llama.memory import RollbackKind
 from pyspec.llama.model import Model
-from pyspec.llama.sampler import GreedySampler, SamplerChain, make_sampler
-from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.detection import drafter_for
-from pyspec.speculation.ending import Ending, Finish
-from pyspec.speculation.rollback import run_all
-from pyspec.speculation.sequence import Sequence as SequenceState
 
 if TYPE_CHECKING:
-    from pyspec.speculation.draft import Drafter
+    from typing_extensions import Unpack
 
-_logger = logging.getLogger(__name__)
-_DEFAULT_N_CTX = 4096
-_OBSERVER_HOOKS = ("begin", "round", "end")
-_NO_LIMIT = 2**31 - 1
-_SAMPLING_OF_RULE = {"rejection": "probabilistic", "coupled": "coupled"}
+T = TypeVar("T")
+_MOST_QUEUED = 1 << 20
+_N_PREFILL = 128
+_MOST_BYTES = 1 << 50
 
 
 class Engine:
-    """Generates text with one model. Belongs to the thread that creates it.
+    """Generates text with one model, for any number of requests at once. Any thread may use it.
+
+    A thread of its own computes. Requests wait in a queue for one of its slots; those in slots share each round:
+    their drafts are made together, verified together, and prompts are read piece by piece beside them.
 
     Args:
         model: The target; it must stay open.
         speculation: Which drafters propose. None decodes plainly.
-        context: Sizes of the target's context. None takes the model's context size, at most 4096 tokens.
-        n_slots: Requests at once; one for now.
+        context: Sizes of the target's context; ``n_ctx`` is divided among the slots. None gives each slot the model's
+            context size, at most 4096 tokens.
+        n_slots: Requests that run at once, 1 to 256.
+        n_queue: Requests that may wait for a slot; with more, ``BusyError`` is raised.
+        n_prefill: The most prompt tokens that are read in a round while others are speaking: more lets long prompts
+            begin sooner, fewer makes the others' tokens come more evenly. None takes 128, or ``n_ubatch`` if smaller.
+        cache_bytes: Host memory for what slots held and lose to other requests; 0 keeps nothing.
 
     Raises:
         ConfigError: An option is wrong.
         UnsupportedError: Speculation cannot work with this model; the message says why.
         VocabMismatchError: The draft model has another vocabulary.
+
+    Attributes:
+        model: See above.
+        speculation: See above.
+        context_config: The sizes in use.
+        n_ctx_seq: Tokens that one request may have, prompt and output together.
+        n_slots: See above.
+        n_queue: See above.
 
     Example:
         >>> with pyspec.Engine(model, speculation=pyspec.Speculation("ngram-simple")) as engine:  # doctest: +SKIP
@@ -67,102 +74,53 @@ class Engine:
         speculation: Speculation | None = None,
         context: ContextConfig | None = None,
         n_slots: int = 1,
+        n_queue: int = 256,
+        n_prefill: int | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         if not isinstance(model, Model):
             msg = f"model must be a Model, not {type(model).__name__}."
             raise ConfigError(msg)
-        require_int("n_slots", n_slots, 1, 1)
+        self.n_slots = require_int("n_slots", n_slots, 1, MAX_SEQUENCES)
+        self.n_queue = require_int("n_queue", n_queue, 0, _MOST_QUEUED)
+        require_int("cache_bytes", cache_bytes, 0, _MOST_BYTES)
         if model.is_head:
             msg = f"{model.path.name} is a head for {drafter_for(model)}, no language model by itself; give its target."
             raise UnsupportedError(msg)
         self.model = model
-        self.speculation = _checked_speculation(speculation)
-        self.context = Context(model, with_snapshots(model, _sized(model, context), self.speculation))
-        try:
-            chain = self._make_chain()
-        except BaseException:
-            self.context.close()
-            raise
-        try:
-            if self.speculation.self_check:
-                check_fed_drafters(self.context, chain)
-        except BaseException:
-            run_all((chain.close, self.context.close))
-            raise
-        piece = model.vocab.all_pieces().__getitem__
-        rule = self.speculation.make_rule(None, chain.n_max)
-        self._workplace = Workplace(model, self.context, chain, rule, self.speculation, piece)
+        self.speculation = checked_speculation(speculation)
+        self.context_config = sized(model, context, self.speculation, n_slots)
+        n_ubatch = self.context_config.n_ubatch
+        prefill = min(_N_PREFILL, n_ubatch) if n_prefill is None else require_int("n_prefill", n_prefill, 1, 1 << 20)
+        plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), cache_bytes)
+        self._worker = Worker(plan.build, self.n_slots + self.n_queue)
+        self._closing = weakref.finalize(self, self._worker.close)
+        self._admission = self._worker.call(self._make_admission)
+        self.n_ctx_seq = self._admission.n_ctx_seq
 
-    def generate(  # noqa: PLR0913 - each is a setting by its own name
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        sampling: SamplingConfig | None = None,
-        stop: str | Sequence[str] = (),
-        rule: str | None = None,
-        grammar: Grammar | None = None,
-        n_top: int = 0,
-        logprobs: bool = False,
-        observer: Observer | None = None,
-    ) -> Result:
+    def generate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
         """Generate a whole answer; see ``stream`` for the arguments.
 
         Raises:
             PyspecError: As in ``stream``. Any exception, KeyboardInterrupt included, has the ``Result`` so far in its
                 attribute ``partial``.
         """
-        generation = self.stream(
-            prompt,
-            max_tokens=max_tokens,
-            sampling=sampling,
-            stop=stop,
-            rule=rule,
-            grammar=grammar,
-            n_top=n_top,
-            logprobs=logprobs,
-            observer=observer,
-        )
-        try:
+        generation = self._start(prompt, Mailbox(wakes=False), settings)
+        with _with_partial(generation.result):
             for _chunk in generation:
                 pass
-        except BaseException as error:
-            if generation.result.finish is None:
-                generation.result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
-            with contextlib.suppress(AttributeError):  # a class with slots cannot carry it
-                error.partial = generation.result  # type: ignore[attr-defined]
-            raise
         return generation.result
 
-    def stream(  # noqa: PLR0913 - as above
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        sampling: SamplingConfig | None = None,
-        stop: str | Sequence[str] = (),
-        rule: str | None = None,
-        grammar: Grammar | None = None,
-        n_top: int = 0,
-        logprobs: bool = False,
-        observer: Observer | None = None,
-    ) -> Generation:
+    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> Generation:
         """Generate an answer piece by piece.
 
         Args:
             prompt: Text, token ids, or a list of parts: texts, lists of token ids, and ``Embeddings``. Names of special
                 tokens in text are read as these tokens; only a text at the beginning gets the vocabulary's BOS.
-            max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
-            sampling: How the target chooses; None takes the most likely token.
-            stop: Strings to stop before.
-            rule: How drafts are accepted: "match", "rejection", "coupled" or "synthetic"; None takes the engine's.
-            grammar: What the output must look like: a JSON schema, a regular expression, Lark or GBNF.
-            n_top: How many of the largest logits to report per token.
-            logprobs: Report the log-probability of each token, as the model gives it, before any sampling.
-            observer: Follows the rounds, for example a ``pyspec.trace.TraceWriter``.
+            **settings: See ``pyspec.engine.Settings``.
 
         Returns:
-            An iterator with one chunk per round; the work is done while it is iterated.
+            An iterator with one chunk per round. The engine works whether it is iterated or not.
 
         Raises:
             ConfigError: An argument is wrong.
@@ -170,76 +128,76 @@ class Engine:
             ContextFullError: The prompt does not fit.
             GrammarError: The grammar is wrong; the message says where.
             UnsupportedError: The rule needs what the sampling does not have; the message says what.
-            BusyError: While iterating: another generation of this engine is under way.
+            BusyError: The queue is full.
+            ClosedError: The engine is closed.
+            DeadlineError: While iterating: the time was over.
         """
-        settings = sampling if sampling is not None else SamplingConfig()
-        sampler = make_sampler(settings, self.context.n_vocab, self.model.vocab)
-        chosen = None if rule is None else self.speculation.make_rule(rule, self._workplace.chain.n_max)
-        _require_distribution(chosen or self._workplace.rule, sampler)
-        limit = _NO_LIMIT if max_tokens is None else require_int("max_tokens", max_tokens, 0, _NO_LIMIT)
-        tokens, rows = checked_prompt(prompt, self.model, self.context.n_ctx_seq)
-        sequence = SequenceState(
-            seq_id=0,
-            history=tokens[:-1],
-            pending=tokens[-1],
-            sampler=sampler if grammar is None else self._constrained(sampler, grammar),
-            ending=Ending(
-                eog=self.model.vocab.eog,
-                max_tokens=limit,
-                stops=checked_stops(stop),
-                piece=self._workplace.piece,
-            ),
-            temperature=settings.temperature,
-            seed=sampler.seed,
-            n_top=require_int("n_top", n_top, 0, self.context.n_vocab),
-            wants_logprobs=require_bool("logprobs", logprobs),
-            rows=rows,
-        )
-        if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
-            msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
-            raise ConfigError(msg)
-        result = Result(prompt_tokens=tokens, seed=sampler.seed)
-        return Generation(self._workplace, Job(sequence, settings, observer, result, chosen))
+        return self._start(prompt, Mailbox(wakes=True), settings)
 
-    def _constrained(self, sampler: GreedySampler | SamplerChain, grammar: Grammar) -> GrammarSampler:
-        if not isinstance(grammar, Grammar):
-            msg = f"grammar must be a Grammar, such as Grammar.json_schema(...), not {type(grammar).__name__}."
-            raise ConfigError(msg)
-        return GrammarSampler(sampler, grammar.compile(self.model.vocab).start())
+    async def agenerate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
+        """Generate a whole answer without blocking the event loop; see ``generate``."""
+        generation = self.astream(prompt, **settings)
+        with _with_partial(generation.result):
+            async for _chunk in generation:
+                pass
+        return generation.result
 
-    def _make_chain(self) -> Chain:
-        speculation = self.speculation
-        kind = self.context.memory.rollback  # also for plain decoding: memory must be empty to find it out
-        if not speculation.names:
-            return Chain([])
-        if kind is RollbackKind.NONE:
-            msg = (
-                f"{self.model.path.name} has no memory that could drop rejected tokens, so there is nothing to "
-                f"speculate with. Use --spec-type none (speculation=None)."
-            )
-            raise UnsupportedError(msg)
-        resources = Resources(self.model, self.context, speculation.draft_model, n_sequences=1)
-        drafters: list[Drafter] = []
-        try:
-            for name in sorted_by_priority(speculation.names):
-                drafter = build(name, self._options(name), resources)
-                drafters.append(drafter)
-            return Chain(drafters)
-        except BaseException:
-            run_all(drafter.close for drafter in drafters if hasattr(drafter, "close"))
-            raise
+    def astream(self, prompt: Prompt, **settings: Unpack[Settings]) -> AsyncGeneration:
+        """Generate an answer piece by piece in an event loop; see ``stream``.
 
-    def _options(self, name: str) -> dict[str, Any]:
-        """Return a drafter's options; where drafts can be drawn, they are drawn as the rule wants them."""
-        options = dict(self.speculation.options.get(name, {}))
-        sampling = _SAMPLING_OF_RULE.get(self.speculation.rule)
-        if sampling is not None and "sampling" in option_names(name):
-            options.setdefault("sampling", sampling)
-        return options
+        The prompt is read into tokens here; a coroutine that must not wait for that gives token ids.
+        """
+        mailbox = AsyncMailbox()
+        request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
+        reply = Reply(request, info, self._admission.piece, observer)
+        self._worker.submit(request)
+        return AsyncGeneration(request, reply, mailbox, self._worker.cancel)
 
-    def close(self) -> None:
-        """Close the drafters and the context. The models stay open. May be called again."""
-        run_all((self._workplace.chain.close, self.context.close))
+    def generate_many(
+        self, prompts: Iterable[Prompt], *, progress: bool | None = None, **settings: Unpack[Settings]
+    ) -> list[Result]:
+        """Generate an answer to each prompt, as many at once as there are slots.
+
+        Args:
+            prompts: The prompts; they are taken one by one, when there is room for them.
+            progress: Show a progress bar on stderr; None does where that is a terminal.
+            **settings: See ``pyspec.engine.Settings``; they are the same for all.
+
+        Returns:
+            The results, in the order of the prompts.
+
+        Raises:
+            PyspecError: As in ``generate``, for the first request that fails; the others are cancelled then. The
+                results so far are in its attribute ``partial``, as a list.
+        """
+        return Answers(self, prompts, settings, progress=progress).collect()
+
+    def status(self) -> EngineStatus:
+        """Return what is going on.
+
+        Raises:
+            ClosedError: The engine is closed.
+        """
+        return engine_status(self._worker.scheduler)
+
+    def call(self, function: Callable[[Workshop], T]) -> T:
+        """Run a function with the target's context on the engine's thread, between two rounds.
+
+        For measuring and tests; what it changes in a memory that requests use is its own affair.
+
+        Raises:
+            ClosedError: The engine is closed.
+        """
+        return self._worker.call(function)
+
+    def close(self, *, finish: bool = False) -> None:
+        """End all requests, and free the drafters and the context. The models stay open. May be called again.
+
+        Args:
+            finish: Let the requests that run or wait come to their end first, instead of cancelling them.
+        """
+        self._worker.close(finish=finish)
+        self._closing.detach()
 
     def __enter__(self) -> Engine:
         return self
@@ -249,45 +207,32 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _start(self, prompt: Prompt, mailbox: Mailbox, settings: Settings) -> Generation:
+        request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
+        reply = Reply(request, info, self._admission.piece, observer)
+        self._worker.submit(request)
+        return Generation(request, reply, mailbox, self._worker.cancel)
 
-def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChain) -> None:
-    """Refuse a rule that judges drafts by a distribution where the sampler has none."""
-    if rule.name in _SAMPLING_OF_RULE and not sampler.exact_per_row:
-        msg = f'mirostat draws from what it drew before, so the rule "{rule.name}" cannot judge drafts; use "match".'
-        raise UnsupportedError(msg)
-
-
-def _sized(model: Model, context: ContextConfig | None) -> ContextConfig:
-    """Choose the context's size and how many logits rows it may have."""
-    config = context if context is not None else ContextConfig()
-    if not isinstance(config, ContextConfig):
-        msg = f"context must be a ContextConfig, not {type(config).__name__}."
-        raise ConfigError(msg)
-    n_ctx = config.n_ctx or min(model.info.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
-    n_batch = min(config.n_batch, n_ctx)
-    return dataclasses.replace(
-        config,
-        n_ctx=n_ctx,
-        n_batch=n_batch,
-        n_ubatch=min(config.n_ubatch, n_batch),
-        n_outputs_max=config.n_outputs_max or min(n_batch, 128),
-    )
+    def _make_admission(self, workshop: Workshop) -> Admission:
+        chain, context = workshop.chain, workshop.context
+        return Admission(
+            model=self.model,
+            speculation=self.speculation,
+            drafters={drafter.name: options_of(drafter) for drafter in chain.drafters},
+            n_max=chain.n_max,
+            rule=self.speculation.make_rule(None, chain.n_max),
+            n_ctx_seq=context.n_ctx_seq,
+            n_vocab=context.n_vocab,
+            piece=self.model.vocab.all_pieces().__getitem__,
+        )
 
 
-def _checked_speculation(speculation: Speculation | None) -> Speculation:
-    """Warn about a draft model that is paid for and unused."""
-    if speculation is None:
-        return Speculation()
-    if not isinstance(speculation, Speculation):
-        msg = f"speculation must be a Speculation, not {type(speculation).__name__}."
-        raise ConfigError(msg)
-    draft_model = speculation.draft_model
-    if draft_model is not None and not isinstance(draft_model, Model):
-        msg = f"draft_model must be a Model, not {type(draft_model).__name__}."
-        raise ConfigError(msg)
-    if draft_model is not None:
-        with_model = {name for name in speculation.names if name.startswith("draft-")}
-        made_for = drafter_for(draft_model)
-        if not with_model or (with_model == {"draft-mtp"} and made_for != "draft-mtp"):
-            _logger.warning("None of the drafters uses the draft model %s; %s would.", draft_model.path.name, made_for)
-    return speculation
+@contextlib.contextmanager
+def _with_partial(result: Result) -> Iterator[None]:
+    """Let what is raised carry what was generated."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(AttributeError):  # a class with slots cannot carry it
+            error.partial = result  # type: ignore[attr-defined]
+        raise

@@ -1,70 +1,138 @@
-"""One generation, from the prompt to the end."""
+"""One generation as its user sees it: chunks, one after the other, and a result that grows with them."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+import asyncio
+import contextlib
+import queue
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
 
-from pyspec.config import SamplingConfig
-from pyspec.drafters import Chain
-from pyspec.drafters.registry import options_of
+from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
-from pyspec.engine.text import TextStream
 from pyspec.errors import BusyError
-from pyspec.llama.batch import NO_TOKEN
-from pyspec.llama.context import Context
-from pyspec.llama.model import Model
-from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.config import Speculation
 from pyspec.speculation.ending import Finish
-from pyspec.speculation.round import Outcome, RoundBatch, run_round
-from pyspec.speculation.sequence import Sequence
-from pyspec.speculation.verify import catch_up
+
+Cancel = Callable[[Request], bool]
+"""Ends a request; returns whether an ``Ended`` will come."""
 
 
-@dataclass(slots=True)
-class Workplace:
-    """What the generations of an engine share, one at a time.
+class Reply:
+    """Fills a result from the events of its request, and shows them to its observer.
 
-    Attributes:
-        model: The target's model.
-        context: The target.
-        chain: The drafters.
-        rule: How drafts are accepted, unless a job says otherwise.
-        speculation: What was asked, for observers.
+    Args:
+        request: The request.
+        info: What it starts with.
         piece: Returns the bytes of a token.
-        busy: A generation is under way.
-    """
-
-    model: Model
-    context: Context
-    chain: Chain
-    rule: AcceptRule
-    speculation: Speculation
-    piece: Callable[[int], bytes]
-    busy: bool = False
-
-
-@dataclass(slots=True)
-class Job:
-    """A checked request.
+        observer: Who follows it, or None.
 
     Attributes:
-        sequence: Where it starts.
-        sampling: How the target chooses.
-        observer: Who follows it, or None.
-        result: Filled round by round.
-        rule: How its drafts are accepted; None takes the workplace's.
+        result: What there is so far.
+        is_over: Whether the last event was taken in.
     """
 
-    sequence: Sequence
-    sampling: SamplingConfig
-    observer: Observer | None
-    result: Result = field(default_factory=Result)
-    rule: AcceptRule | None = None
+    def __init__(
+        self, request: Request, info: RunInfo, piece: Callable[[int], bytes], observer: Observer | None
+    ) -> None:
+        self.result = Result(prompt_tokens=request.prompt, seed=info.sampling.get("seed"))
+        self.result.valid = request.sequence.rule is None or request.sequence.rule.valid
+        self.result.stats.n_prompt = len(request.prompt)
+        self.is_over = False
+        self._info = info
+        self._piece = piece
+        self._observer = observer
+        self._n_top = request.sequence.n_top
+        self._is_observed = False
+
+    def take(self, event: Event) -> Chunk | None:
+        """Take an event in, and return the chunk that comes with it.
+
+        Raises:
+            Exception: What ended the request.
+        """
+        self._begin()
+        if isinstance(event, Began):
+            self.result.stats.n_reused = event.n_reused
+            self.result.stats.queue_seconds = event.queue_seconds
+            return None
+        if isinstance(event, Played):
+            self.result.add(event.chunk)
+            self.result.stats.count(event.outcome)
+            self.result.stats.prompt_seconds += event.prompt_seconds
+            if self._observer is not None:
+                self._observer.round(event.outcome)
+            return event.chunk
+        return self._end(event)
+
+    def leave(self, events: Iterable[Event], finish: Finish = Finish.CANCELLED) -> None:
+        """Nobody waits for the rest: take in what has come already, and end there."""
+        for event in events:
+            with contextlib.suppress(Exception):
+                self.take(event)
+        if self.is_over:
+            return
+        self.is_over = True
+        self._begin()
+        result = self.result
+        result.finish = finish
+        result.add_rest((), b"".join(map(self._piece, result.tokens)), has_top=False)
+        if self._observer is not None:
+            self._observer.end(result)
+
+    def _begin(self) -> None:
+        if not self._is_observed:
+            self._is_observed = True
+            if self._observer is not None:
+                self._observer.begin(self._info)
+
+    def _end(self, event: Ended) -> Chunk | None:
+        self.is_over = True
+        result = self.result
+        result.finish = event.finish
+        result.drafters = event.drafters
+        if event.chunk is not None:
+            result.add(event.chunk)
+        if event.text is not None:
+            result.add_rest(event.rest, event.text, has_top=self._n_top > 0)
+        if self._observer is not None:
+            self._observer.end(result)
+        if event.error is not None:
+            raise event.error
+        return event.chunk
+
+
+class Mailbox:
+    """Events on their way from the engine's thread to another one.
+
+    Args:
+        wakes: Whether each event wakes who waits, or only the last one.
+    """
+
+    __slots__ = ("_events", "_signals", "_wakes")
+
+    def __init__(self, *, wakes: bool) -> None:
+        self._events: deque[Event] = deque()
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakes = wakes
+
+    def put(self, event: Event) -> None:
+        """Add an event."""
+        self._events.append(event)
+        if self._wakes or isinstance(event, Ended):
+            self._signals.put(None)
+
+    def take(self) -> Event:
+        """Return the oldest event; wait for it."""
+        while not self._events:
+            self._signals.get()
+        return self._events.popleft()
+
+    def rest(self) -> Iterator[Event]:
+        """Return the events that have come."""
+        while self._events:
+            yield self._events.popleft()
 
 
 class Generation(Iterator[Chunk]):
@@ -72,24 +140,53 @@ class Generation(Iterator[Chunk]):
 
     An end that comes without a round, such as a full context, has a last chunk without tokens.
 
-    Leaving early is fine, by ``close()``, by leaving a ``with`` block, or by forgetting it: memory, drafters and
-    sampler end at the committed length.
+    Leaving early is fine, by ``close()``, by leaving a ``with`` block, or by forgetting it: the engine ends the request
+    within one round. One thread at a time may iterate.
 
     Attributes:
         result: What there is so far; complete when the iteration ends.
     """
 
-    def __init__(self, workplace: Workplace, job: Job) -> None:
-        self.result = job.result
-        self._chunks = _play(workplace, job)  # holds no reference to self, so forgetting self ends it at once
+    def __init__(self, request: Request, reply: Reply, mailbox: Mailbox, cancel: Cancel) -> None:
+        self.result = reply.result
+        self._request = request
+        self._reply = reply
+        self._mailbox = mailbox
+        self._cancel = cancel
+        self._busy = False
+        self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
 
     def __next__(self) -> Chunk:
-        return next(self._chunks)
+        if self._busy:
+            msg = "Another thread is waiting for this stream's next chunk."
+            raise BusyError(msg)
+        self._busy = True
+        try:
+            while not self._reply.is_over:
+                chunk = self._reply.take(self._mailbox.take())
+                if chunk is not None:
+                    return chunk
+        except BaseException as error:
+            self._forgetting.detach()
+            _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
+            raise
+        finally:
+            self._busy = False
+        self._forgetting.detach()
+        raise StopIteration
 
     def close(self) -> None:
-        """End the generation now; ``result.finish`` becomes "cancelled" unless it had ended. May be called again."""
-        self._chunks.close()
-        self.result.finish = self.result.finish or Finish.CANCELLED  # a generation that never began has no handler
+        """End the generation now; ``result.finish`` becomes "cancelled" unless it had ended. May be called again.
+
+        It returns when the request has left its slot, with all that was emitted in ``result``.
+        """
+        self._forgetting.detach()
+        if self._reply.is_over or not self._cancel(self._request):
+            self._reply.leave(())
+            return
+        with contextlib.suppress(Exception):  # an error of a request that nobody wants
+            while not self._reply.is_over:
+                self._reply.take(self._mailbox.take())
 
     def __enter__(self) -> Generation:
         return self
@@ -100,106 +197,93 @@ class Generation(Iterator[Chunk]):
         self.close()
 
 
-def _play(workplace: Workplace, job: Job) -> Generator[Chunk, None, None]:
-    """Play a job to its end, whatever that is, and tell the observer."""
-    if workplace.busy:
-        msg = "This engine is still generating; finish or close the running stream first."
-        raise BusyError(msg)
-    result, observer = job.result, job.observer or _Nobody()
-    try:
-        workplace.busy = True
-        observer.begin(_run_info(workplace, job))
-        text = TextStream()
-        for outcome in _rounds(workplace, job):
-            observer.round(outcome)
-            chunk = _chunk(outcome, text.release(job.sequence.ending, outcome.finish), workplace.piece)
-            result.text += chunk.text
-            result.sources += chunk.sources
-            result.finish = outcome.finish
-            yield chunk
-        if result.finish is None:
-            result.finish = Finish.LENGTH if job.sequence.ending.remaining <= 0 else Finish.CONTEXT
-            chunk = Chunk(text.release(job.sequence.ending, result.finish), (), (), (), result.finish)
-            result.text += chunk.text
-            yield chunk
-    except GeneratorExit:
-        result.finish = result.finish or Finish.CANCELLED
-        _report_rest(job)
-    except BaseException as error:
-        result.finish = Finish.CANCELLED if isinstance(error, KeyboardInterrupt) else Finish.ERROR
-        _report_rest(job)
-        raise
-    finally:
-        workplace.busy = False
-        observer.end(result)
+class AsyncMailbox:
+    """Events on their way from the engine's thread to a coroutine of the loop that makes this."""
+
+    __slots__ = ("_events", "_filled", "_loop")
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._filled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, event: Event) -> None:
+        """Add an event, from any thread."""
+        self._events.append(event)
+        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody waits any more
+            self._loop.call_soon_threadsafe(self._filled.set)
+
+    async def take(self) -> Event:
+        """Return the oldest event; wait for it."""
+        while not self._events:
+            self._filled.clear()
+            if not self._events:
+                await self._filled.wait()
+        return self._events.popleft()
+
+    def rest(self) -> Iterator[Event]:
+        """Return the events that have come."""
+        while self._events:
+            yield self._events.popleft()
 
 
-def _report_rest(job: Job) -> None:
-    """Put into the result what was emitted and had no chunk, because something raised or the caller left."""
-    sequence, result, ending = job.sequence, job.result, job.sequence.ending
-    result.tokens[:] = [*sequence.history, sequence.pending][len(result.prompt_tokens) :]
-    n_tokens = len(result.tokens)
-    result.sources += ["unknown"] * (n_tokens - len(result.sources))
-    if sequence.n_top:
-        result.top += [()] * (n_tokens - len(result.top))
-    result.text = bytes(ending.text[: ending.cut]).decode("utf-8", errors="replace")
+class AsyncGeneration(AsyncIterator[Chunk]):
+    """What ``Generation`` is, for coroutines. A task that is cancelled while it waits ends the generation.
+
+    Attributes:
+        result: What there is so far; complete when the iteration ends.
+    """
+
+    def __init__(self, request: Request, reply: Reply, mailbox: AsyncMailbox, cancel: Cancel) -> None:
+        self.result = reply.result
+        self._request = request
+        self._reply = reply
+        self._mailbox = mailbox
+        self._cancel = cancel
+        self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
+
+    async def __anext__(self) -> Chunk:
+        try:
+            while not self._reply.is_over:
+                chunk = self._reply.take(await self._mailbox.take())
+                if chunk is not None:
+                    return chunk
+        except BaseException as error:
+            self._forgetting.detach()
+            _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
+            raise
+        self._forgetting.detach()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """End the generation now; its slot is free within one round. May be called again."""
+        self._forgetting.detach()
+        _leave(self._request, self._reply, self._mailbox, self._cancel, Finish.CANCELLED)
+
+    async def __aenter__(self) -> AsyncGeneration:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
-class _Nobody:
-    """The observer of a generation that nobody follows."""
-
-    def begin(self, info: RunInfo) -> None: ...
-
-    def round(self, outcome: Outcome) -> None: ...
-
-    def end(self, result: Result) -> None: ...
-
-
-def _rounds(workplace: Workplace, job: Job) -> Iterator[Outcome]:
-    """The loop: read the prompt, then play rounds until the sequence ends."""
-    sequence, result, context = job.sequence, job.result, workplace.context
-    began = time.perf_counter()
-    batch, rule = RoundBatch([sequence]), job.rule or workplace.rule
-    result.valid = rule.valid
-    context.memory.clear(sequence.seq_id)
-    result.drafters = workplace.chain.new_stats()
-    workplace.chain.begin(sequence.seq_id, sequence.history, sequence.rows)
-    sequence.lag = sequence.n_committed
-    catch_up(context, batch.buffer, sequence, workplace.chain)
-    if job.sampling.has_penalties:
-        sampler = getattr(sequence.sampler, "unconstrained", sequence.sampler)  # a prompt need not be grammatical
-        for token in result.prompt_tokens:
-            if token != NO_TOKEN:
-                sampler.accept(token)
-    result.stats.prompt_seconds = time.perf_counter() - began
-    result.stats.n_prompt = len(result.prompt_tokens)
-    while sequence.ending.remaining > 0 and sequence.n_committed < context.n_ctx_seq:
-        outcome = run_round(batch, workplace.chain, context, rule)[0]
-        result.stats.count(outcome)
-        result.tokens += outcome.emitted
-        result.top += outcome.top
-        result.logprobs += outcome.logprobs
-        yield outcome
-        if outcome.finish is not None:
-            return
+def _when_forgotten(
+    generation: object, request: Request, reply: Reply, mailbox: Mailbox | AsyncMailbox, cancel: Cancel
+) -> weakref.finalize[..., object]:
+    """End a generation that nobody refers to any more."""
+    forgetting = weakref.finalize(generation, _leave, request, reply, mailbox, cancel, Finish.CANCELLED)
+    forgetting.atexit = False  # then the engine ends them all
+    return forgetting
 
 
-def _chunk(outcome: Outcome, text: str, piece: Callable[[int], bytes]) -> Chunk:
-    pieces = tuple(map(piece, outcome.emitted))
-    return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
+def _leave(request: Request, reply: Reply, mailbox: Mailbox | AsyncMailbox, cancel: Cancel, finish: Finish) -> None:
+    if not reply.is_over:
+        cancel(request)
+        reply.leave(mailbox.rest(), finish)
 
 
-def _run_info(workplace: Workplace, job: Job) -> RunInfo:
-    speculation = workplace.speculation
-    draft_model = speculation.draft_model
-    return RunInfo(
-        model=str(workplace.model.path),
-        draft_model=None if draft_model is None else str(draft_model.path),
-        speculation={
-            "types": list(speculation.types or ()),
-            "options": {drafter.name: options_of(drafter) for drafter in workplace.chain.drafters},
-            "rule": (job.rule or workplace.rule).name,
-        },
-        sampling={**dataclasses.asdict(job.sampling), "seed": job.result.seed},
-        prompt_tokens=job.result.prompt_tokens,
-    )
+def _finish_of(error: BaseException) -> Finish:
+    """Return how a generation ends that was left by an exception of its user's side."""
+    return Finish.ERROR if isinstance(error, Exception) else Finish.CANCELLED

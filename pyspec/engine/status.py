@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspec.engine.scheduler import Scheduler
+from pyspec.engine.slots import Slot
 from pyspec.speculation.stats import DrafterStats
 
 
@@ -68,3 +70,32 @@ class EngineStatus:
     n_emitted_tokens: int = 0
     n_rounds: int = 0
     cache_bytes: int = 0
+
+
+def engine_status(scheduler: Scheduler) -> EngineStatus:
+    """Look at a scheduler from any thread; what it says may be a round old."""
+    slots = tuple(map(_slot_status, scheduler.slots))
+    totals, prefixes = scheduler.totals, scheduler.prefixes
+    return EngineStatus(
+        n_slots=len(slots),
+        n_running=sum(slot.state is not SlotState.IDLE for slot in slots),
+        n_waiting=scheduler.n_waiting,
+        slots=slots,
+        drafters=scheduler.chain.stats,
+        n_requests=totals.n_requests,
+        n_prompt_tokens=totals.n_prompt_tokens,
+        n_reused_tokens=totals.n_reused_tokens,
+        n_emitted_tokens=totals.n_emitted_tokens,
+        n_rounds=totals.n_rounds,
+        cache_bytes=prefixes.n_bytes if prefixes is not None else 0,
+    )
+
+
+def _slot_status(slot: Slot) -> SlotStatus:
+    request = slot.request  # it may be taken away meanwhile
+    if request is None:
+        return SlotStatus(slot.seq_id, SlotState.IDLE, slot.n_held, 0, 0)
+    sequence = request.sequence
+    state = SlotState.PROMPT if sequence.reading else SlotState.GENERATING
+    n_tokens = max(0, sequence.n_committed - sequence.lag)
+    return SlotStatus(slot.seq_id, state, n_tokens, len(request.prompt), sequence.ending.n_tokens)

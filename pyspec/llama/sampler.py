@@ -49,6 +49,9 @@ class GreedySampler:
     def restore(self, saved: None) -> None:
         """Return to a saved state."""
 
+    def hand_over(self) -> None:
+        """Any thread may use it."""
+
 
 class SamplerChain:
     """What ``SamplingConfig`` describes, applied to one row after the other.
@@ -127,6 +130,10 @@ class SamplerChain:
             )
             raise UnsupportedError(msg)
         return native.distribution(self._handle, *self._place(rows, i), self._words(mask))
+
+    def hand_over(self) -> None:
+        """Let the next thread that uses the sampler own it."""
+        self._handle.hand_over()
 
     def accept(self, token: int) -> None:
         """Take in a token that was not drawn here, such as one of the prompt, for the penalties.

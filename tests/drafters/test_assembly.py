@@ -276,7 +276,7 @@ def test_a_draft_context_that_is_too_small(pair: Pair, open_zoo: OpenZoo, caplog
     with pyspec.Engine(
         target, speculation=pair.speculation(open_zoo, self_check=True, n_ctx=n_ctx), context=sizes()
     ) as engine:
-        drafter: Any = engine._workplace.chain.drafters[0]
+        drafter: Any = engine.call(lambda workshop: workshop.chain.drafters[0])
         room = drafter._context.n_ctx_seq
         for _ in range(2):
             drafts = Drafts()
@@ -336,7 +336,7 @@ def test_selecting_on_the_device_drafts_the_same(
     for backend_sampling in (False, True):
         speculation = pair.speculation(open_zoo, backend_sampling=backend_sampling, sampling="probabilistic", p_min=0.1)
         with pyspec.Engine(open_zoo(pair.target), speculation=speculation, context=sizes()) as engine:
-            drafter: Any = engine._workplace.chain.drafters[0]
+            drafter: Any = engine.call(lambda workshop: workshop.chain.drafters[0])
             assert drafter.backend_sampling == backend_sampling or len(warnings_of(caplog)) == 1
             drafts = Drafts()
             for settings in (None, sampling):

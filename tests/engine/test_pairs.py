@@ -30,6 +30,7 @@ from tests.pairs import (
     check_statistics,
     sizes,
 )
+from tests.pulled import PulledEngine
 from tests.scripted import Move, Scripted
 
 PlainRun = Callable[..., pyspec.Result]
@@ -71,8 +72,8 @@ def same(plain: pyspec.Result, other: pyspec.Result) -> None:
 class Checks:
     """An observer that looks at the memories after each round."""
 
-    def __init__(self, engine: pyspec.Engine) -> None:
-        self._context, self._chain = engine.context, engine._workplace.chain
+    def __init__(self, engine: PulledEngine) -> None:
+        self._context, self._chain = engine.context, engine.chain
         self.ways_back: set[str] = set()
 
     def begin(self, info: Any) -> None: ...
@@ -88,7 +89,7 @@ class Checks:
 def alone(pair: Pair, open_zoo: OpenZoo, plain: PlainRun, n_snapshots: int | None = None, **settings: Any) -> set[str]:
     """Generate from a long and a short prompt with one engine; return how it rolled back."""
     speculation = pair.speculation(open_zoo, n_snapshots=n_snapshots)
-    with pyspec.Engine(open_zoo(pair.target), speculation=speculation, context=sizes(**settings)) as engine:
+    with PulledEngine(open_zoo(pair.target), speculation=speculation, context=sizes(**settings)) as engine:
         checks = Checks(engine)
         for prompt in (LONG, SHORT):
             result = engine.generate(prompt, max_tokens=MOST_TOKENS, n_top=TOP, observer=checks)
@@ -169,7 +170,7 @@ def test_drafts_longer_than_a_physical_batch(target: str, open_zoo: OpenZoo, pla
     """The snapshots fit a physical batch, and the drafts are cut to it."""
     pair = Pair(target, "ngram-simple,draft-simple", "draft-llama")
     speculation = pair.speculation(open_zoo, n_max=9)
-    with pyspec.Engine(open_zoo(target), speculation=speculation, context=sizes(n_ubatch=8)) as engine:
+    with PulledEngine(open_zoo(target), speculation=speculation, context=sizes(n_ubatch=8)) as engine:
         result = engine.generate(LONG, max_tokens=MOST_TOKENS, n_top=TOP, observer=Checks(engine))
     same(plain(target, LONG, n_ubatch=8), result)
     longest = 7 if target in WITH_SNAPSHOTS else 9

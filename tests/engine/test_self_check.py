@@ -40,7 +40,7 @@ def test_what_is_fed_rightly_raises_no_suspicion(
 ) -> None:
     with engine(open_zoo, target, draft) as made:
         assert "drafts badly" not in caplog.text
-        assert made.context.memory.length(0) == 0
+        assert made.call(lambda workshop: workshop.context.memory.length(0)) == 0
         result = made.generate([1, 60, 75, 112, 264], max_tokens=20)
         assert result.drafters[next(iter(result.drafters))].n_begin == 1
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence as SequenceOf
 
 import pytest
 
-from pyspec.speculation import Draft, Finish, MatchRule, Needs, Outcome, Proposal, RoundBatch
+from pyspec.drafters import Chain, ModelFreeDrafter
+from pyspec.speculation import Draft, DraftRequest, Finish, MatchRule, Outcome, Proposal, RoundBatch
 from pyspec.speculation.propose import draft_budget, propose
 from tests.fakes import FakeTarget, HashLogits, cycle_logits
-from tests.playing import Machine, NgramSpec, ScriptedSpec, Seat, Table
+from tests.playing import Machine, ScriptedSpec, Seat, Table
 from tests.reference import Request
 from tests.scripted import Move
 
@@ -225,20 +226,16 @@ def test_a_verdict_holds_what_the_target_chose() -> None:
 def test_history_is_given_to_drafters_without_a_copy() -> None:
     seen: list[object] = []
 
-    class Looker:
-        name, n_max, needs = "looker", 4, Needs.NOTHING
+    class Looker(ModelFreeDrafter):
+        name, n_max = "looker", 4
 
-        def draft(self, requests: SequenceOf[object]) -> list[Draft]:
-            seen.extend(request.tokens for request in requests)  # type: ignore[attr-defined]
+        def draft(self, requests: SequenceOf[DraftRequest]) -> list[Draft]:
+            seen.extend(request.tokens for request in requests)
             return [Draft()] * len(requests)
 
-        def accept(self, *_args: object, own: bool) -> None:
-            raise AssertionError(own)
-
-    table = Table([cycling([1, 2])], [NgramSpec(1, 1)])
+    table = Table([cycling([1, 2])])
+    table.chain = Chain([Looker()])
     table.begin()
-    table.chain.drafters = (Looker(),)  # type: ignore[assignment]
-    table.chain.stats["looker"] = table.chain.stats["ngram-simple"]
     outcome: Outcome = table.round(table.seats)[0]
     assert seen == [table.seats[0].sequence.history]
     assert seen[0] is table.seats[0].sequence.history

@@ -1,0 +1,206 @@
+"""From what a user asks to a request that can run: everything is checked here, before anything waits."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int
+from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
+from pyspec.engine.request import Event, Request
+from pyspec.engine.result import Observer, RunInfo
+from pyspec.errors import ConfigError, UnsupportedError
+from pyspec.llama.constrained import GrammarSampler
+from pyspec.llama.grammar import Grammar
+from pyspec.llama.model import Model
+from pyspec.llama.sampler import GreedySampler, SamplerChain, make_sampler
+from pyspec.speculation.accept import AcceptRule
+from pyspec.speculation.config import Speculation
+from pyspec.speculation.draft import FREELY, Drafting
+from pyspec.speculation.ending import Ending
+from pyspec.speculation.sequence import Sequence as SequenceState
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_OBSERVER_HOOKS = ("begin", "round", "end")
+_NO_SLOT_YET = -1
+_MOST_SECONDS = 1e9
+SAMPLING_OF_RULE = {"rejection": "probabilistic", "coupled": "coupled"}
+"""Rules that judge drafts by a distribution, and how drafts are best drawn for them."""
+
+
+class Settings(TypedDict, total=False):
+    """What a request may say; each can be left out.
+
+    Attributes:
+        max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
+        sampling: How the target chooses; None takes the most likely token.
+        stop: Strings to stop before.
+        rule: How drafts are accepted: "match", "rejection", "coupled" or "synthetic"; None takes the engine's.
+        grammar: What the output must look like: a JSON schema, a regular expression, Lark or GBNF.
+        n_top: How many of the largest logits to report per token.
+        logprobs: Report the log-probability of each token, as the model gives it, before any sampling.
+        observer: Follows the rounds, for example a ``pyspec.trace.TraceWriter``.
+        drafting: Which of the engine's drafters to ask, and how far they may go; None leaves that to the engine.
+            ``Drafting("none")`` decodes plainly.
+        priority: Requests that wait get a slot by this, lower ones first; equals in the order they came.
+        timeout: Seconds until the request must have ended, the time it waits included.
+    """
+
+    max_tokens: int | None
+    sampling: SamplingConfig | None
+    stop: str | Sequence[str]
+    rule: str | None
+    grammar: Grammar | None
+    n_top: int
+    logprobs: bool
+    observer: Observer | None
+    drafting: Drafting | None
+    priority: int
+    timeout: float | None
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    "max_tokens": None,
+    "sampling": None,
+    "stop": (),
+    "rule": None,
+    "grammar": None,
+    "n_top": 0,
+    "logprobs": False,
+    "observer": None,
+    "drafting": None,
+    "priority": 0,
+    "timeout": None,
+}
+
+
+class Admitted(NamedTuple):
+    """A request, what it starts with, and who follows it."""
+
+    request: Request
+    info: RunInfo
+    observer: Observer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Checks requests to one engine. Any thread may use it.
+
+    Attributes:
+        model: The target's model.
+        speculation: What the engine was asked for.
+        drafters: Per drafter its options in force.
+        n_max: Longest draft of any of them.
+        rule: How drafts are accepted, unless a request says otherwise.
+        n_ctx_seq: Tokens that one request may have.
+        n_vocab: Size of the vocabulary.
+        piece: Returns the bytes of a token.
+    """
+
+    model: Model
+    speculation: Speculation
+    drafters: Mapping[str, Mapping[str, Any]]
+    n_max: int
+    rule: AcceptRule
+    n_ctx_seq: int
+    n_vocab: int
+    piece: Callable[[int], bytes]
+
+    def admit(self, prompt: Prompt, tell: Callable[[Event], None], **settings: Unpack[Settings]) -> Admitted:
+        """Return a request; see ``Settings`` and ``Engine.stream``."""
+        unknown = next((name for name in settings if name not in _DEFAULTS), None)
+        if unknown is not None:
+            msg = f"There is no setting {unknown!r}; a request may have {', '.join(_DEFAULTS)}."
+            raise TypeError(msg)
+        wanted: Any = {**_DEFAULTS, **settings}
+        sampling = wanted["sampling"] if wanted["sampling"] is not None else SamplingConfig()
+        sampler = make_sampler(sampling, self.n_vocab, self.model.vocab)
+        rule = None if wanted["rule"] is None else self.speculation.make_rule(wanted["rule"], self.n_max)
+        _require_distribution(rule or self.rule, sampler)
+        tokens, rows = checked_prompt(prompt, self.model, self.n_ctx_seq)
+        limit = wanted["max_tokens"]
+        sequence = SequenceState(
+            seq_id=_NO_SLOT_YET,
+            history=tokens[:-1],
+            pending=tokens[-1],
+            sampler=sampler if wanted["grammar"] is None else self._constrained(sampler, wanted["grammar"]),
+            ending=Ending(
+                eog=self.model.vocab.eog,
+                max_tokens=MAX_INT32 if limit is None else require_int("max_tokens", limit, 0, MAX_INT32),
+                stops=checked_stops(wanted["stop"]),
+                piece=self.piece,
+            ),
+            temperature=sampling.temperature,
+            seed=sampler.seed,
+            n_top=require_int("n_top", wanted["n_top"], 0, self.n_vocab),
+            wants_logprobs=require_bool("logprobs", wanted["logprobs"]),
+            rows=rows,
+            rule=rule or self.rule,
+            drafting=self._checked_drafting(wanted["drafting"]),
+        )
+        request = Request(sequence, tokens, sampling, tell)
+        request.priority = require_int("priority", wanted["priority"], -MAX_INT32, MAX_INT32)
+        request.deadline = _deadline(wanted["timeout"])
+        info = self._info(request, sampler.seed)
+        sampler.hand_over()
+        return Admitted(request, info, _checked_observer(wanted["observer"]))
+
+    def _constrained(self, sampler: GreedySampler | SamplerChain, grammar: Grammar) -> GrammarSampler:
+        if not isinstance(grammar, Grammar):
+            msg = f"grammar must be a Grammar, such as Grammar.json_schema(...), not {type(grammar).__name__}."
+            raise ConfigError(msg)
+        return GrammarSampler(sampler, grammar.compile(self.model.vocab).start())
+
+    def _checked_drafting(self, drafting: Drafting | None) -> Drafting:
+        if drafting is None:
+            return FREELY
+        if not isinstance(drafting, Drafting):
+            msg = f"drafting must be a Drafting, not {type(drafting).__name__}."
+            raise ConfigError(msg)
+        for name in drafting.types or ():
+            if name not in self.drafters:
+                have = ", ".join(self.drafters) or "none"
+                msg = f"drafting asks for {name!r}; this engine was made with the drafters: {have}."
+                raise ConfigError(msg)
+        return drafting
+
+    def _info(self, request: Request, seed: int | None) -> RunInfo:
+        draft_model = self.speculation.draft_model
+        drafting = request.sequence.drafting
+        rule = request.sequence.rule or self.rule
+        return RunInfo(
+            model=str(self.model.path),
+            draft_model=None if draft_model is None else str(draft_model.path),
+            speculation={
+                "types": list((self.speculation.types or ()) if drafting.types is None else drafting.types),
+                "options": {name: dict(options) for name, options in self.drafters.items() if drafting.allows(name)},
+                "rule": rule.name,
+            },
+            sampling={**dataclasses.asdict(request.sampling), "seed": seed},
+            prompt_tokens=request.prompt,
+        )
+
+
+def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChain) -> None:
+    """Refuse a rule that judges drafts by a distribution where the sampler has none."""
+    if rule.name in SAMPLING_OF_RULE and not sampler.exact_per_row:
+        msg = f'mirostat draws from what it drew before, so the rule "{rule.name}" cannot judge drafts; use "match".'
+        raise UnsupportedError(msg)
+
+
+def _deadline(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    return time.perf_counter() + require_float("timeout", timeout, 0.0, _MOST_SECONDS)
+
+
+def _checked_observer(observer: Any) -> Observer | None:
+    if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
+        msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
+        raise ConfigError(msg)
+    return observer  # type: ignore[no-any-return]

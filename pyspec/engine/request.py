@@ -1,0 +1,103 @@
+"""A request on its way through an engine, and the events that tell of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspec.config import SamplingConfig
+from pyspec.engine.result import Chunk
+from pyspec.engine.text import TextStream
+from pyspec.speculation.ending import Finish
+from pyspec.speculation.round import Outcome
+from pyspec.speculation.sequence import Sequence
+from pyspec.speculation.stats import DrafterStats
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The request has a slot.
+
+    Attributes:
+        n_reused: Tokens of its prompt that memory held already.
+        queue_seconds: How long it waited.
+    """
+
+    n_reused: int
+    queue_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A round was played.
+
+    Attributes:
+        chunk: What it added.
+        outcome: What it did.
+        prompt_seconds: From the slot to this round, when it is the first; else 0.
+    """
+
+    chunk: Chunk
+    outcome: Outcome
+    prompt_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The request is over; this is the last event.
+
+    Attributes:
+        finish: Why.
+        chunk: What is said without a round, such as text that was held back.
+        error: What was raised, or None.
+        rest: Tokens that were committed by a round that raised after it, and have no chunk.
+        text: All that was said, when the end came before its time, in bytes; else None.
+        drafters: Counters per drafter.
+    """
+
+    finish: Finish
+    chunk: Chunk | None = None
+    error: BaseException | None = None
+    rest: tuple[int, ...] = ()
+    text: bytes | None = None
+    drafters: dict[str, DrafterStats] = field(default_factory=dict)
+
+
+Event = Began | Played | Ended
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A checked request.
+
+    Attributes:
+        sequence: Where it starts; it gets its number with its slot.
+        prompt: Its tokens; what is in ``sequence.history`` grows.
+        sampling: How the target chooses.
+        tell: Takes each event; it must not block, and is called on the engine's thread.
+        priority: Lower ones go first; equals in the order they came.
+        deadline: When it must have ended, in ``time.perf_counter`` seconds, or None.
+        submitted: When it came.
+        seated: When it got its slot.
+        cancelled: Nobody wants it any more; any thread may set this.
+        text: Its text, as far as it has been told.
+        n_told: Tokens that have been told.
+    """
+
+    sequence: Sequence
+    prompt: list[int]
+    sampling: SamplingConfig
+    tell: Callable[[Event], None]
+    priority: int = 0
+    deadline: float | None = None
+    submitted: float = field(default_factory=time.perf_counter)
+    seated: float = 0.0
+    cancelled: bool = False
+    text: TextStream = field(default_factory=TextStream)
+    n_told: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and time.perf_counter() > self.deadline

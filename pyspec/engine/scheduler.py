@@ -1,0 +1,288 @@
+"""The scheduler: which requests run, one round of all of them after the other, and who hears what.
+
+It knows nothing of threads. One step::
+
+    sweep    requests that nobody wants any more, or whose time is over, end
+    seat     those that wait get the free slots, best prefix first
+    play     one round of every running sequence (``pyspec.speculation.round``)
+    tell     each request hears what its sequence emitted; those that have ended leave their slots
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyspec.drafters import Chain
+from pyspec.engine.prefixes import PrefixCache
+from pyspec.engine.request import Began, Ended, Played, Request
+from pyspec.engine.result import Chunk
+from pyspec.engine.slots import Slot
+from pyspec.errors import DeadlineError, DecodeAbortedError
+from pyspec.llama.batch import NO_TOKEN
+from pyspec.speculation.accept import AcceptRule
+from pyspec.speculation.ending import Finish
+from pyspec.speculation.rollback import run_all
+from pyspec.speculation.round import Changes, Outcome, RoundBatch, run_round
+from pyspec.speculation.stats import DrafterStats
+from pyspec.speculation.target import Target
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the engine was made; see ``EngineStatus``."""
+
+    n_requests: int = 0
+    n_prompt_tokens: int = 0
+    n_reused_tokens: int = 0
+    n_emitted_tokens: int = 0
+    n_rounds: int = 0
+
+
+class Scheduler:
+    """Plays requests on the sequences of one target.
+
+    Args:
+        target: The target.
+        chain: The drafters.
+        rule: How drafts are accepted, unless a request says otherwise.
+        piece: Returns the bytes of a token.
+        n_slots: Sequences.
+        n_prefill: The most prompt tokens that are read in a round beside running requests.
+        prefixes: Keeps what slots held, outside the target's memory.
+        news: Called when drafts are there and before the target computes; it may submit requests and cancel some.
+
+    Attributes:
+        slots: All of them.
+        playing: The requests of the round under way.
+        totals: Counts.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a setting by its own name
+        self,
+        target: Target,
+        chain: Chain,
+        rule: AcceptRule,
+        piece: Callable[[int], bytes],
+        *,
+        n_slots: int = 1,
+        n_prefill: int = 128,
+        prefixes: PrefixCache | None = None,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.chain = chain
+        self.slots = [Slot(seq_id, target, chain) for seq_id in range(n_slots)]
+        self.playing: tuple[Request, ...] = ()
+        self.totals = Totals()
+        self.prefixes = prefixes
+        self._target = target
+        self._rule = rule
+        self._piece = piece
+        self._news = news
+        self._batch = RoundBatch([], n_prefill=n_prefill)
+        self._waiting: list[tuple[int, int, Request]] = []  # a heap: priority, number
+        self._numbers = itertools.count()
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> list[Slot]:
+        """The slots with requests."""
+        return [slot for slot in self.slots if slot.request is not None]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self.running
+
+    def submit(self, request: Request) -> None:
+        """Take a request in; it runs when its turn comes."""
+        self.totals.n_requests += 1
+        heapq.heappush(self._waiting, (request.priority, next(self._numbers), request))
+
+    def step(self) -> None:
+        """Sweep, seat, play one round, tell. Errors end the requests they come from, and no others."""
+        self._sweep()
+        self._seat()
+        if running := self.running:
+            self._play(running)
+
+    def cancel_all(self) -> None:
+        """End every request."""
+        for _, _, request in self._waiting:
+            request.cancelled = True
+        for slot in self.running:
+            if slot.request is not None:
+                slot.request.cancelled = True
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End the requests that nobody wants any more, and those whose time is over."""
+        over = [entry for entry in self._waiting if _is_over(entry[2])]
+        if over:
+            self._waiting = [entry for entry in self._waiting if entry not in over]
+            heapq.heapify(self._waiting)
+        for _, _, request in over:
+            request.tell(_broken_off(request, Finish.CANCELLED, _lateness(request), {}))
+        for slot in self.running:
+            if slot.request is not None and _is_over(slot.request):
+                self._end(slot, Finish.CANCELLED, error=_lateness(slot.request))
+
+    def _seat(self) -> list[Slot]:
+        """Give the free slots to those who wait; return the slots that got a request."""
+        seated = []
+        while self._waiting and (free := [slot for slot in self.slots if slot.request is None]):
+            request = heapq.heappop(self._waiting)[2]
+            slot = max(free, key=functools.partial(_fitness, prompt=request.prompt))
+            slot.used = next(self._numbers)
+            try:
+                self._begin(slot, request)
+                seated.append(slot)
+            except Exception as error:  # noqa: BLE001 - it belongs to this request
+                self._fail(slot, request, error)
+        return seated
+
+    def _begin(self, slot: Slot, request: Request) -> None:
+        request.seated = time.perf_counter()
+        if self.prefixes is not None:
+            self.prefixes.exchange(slot, request.prompt)
+        n_reused = slot.begin(request)
+        self.totals.n_prompt_tokens += len(request.prompt)
+        self.totals.n_reused_tokens += n_reused
+        if request.sampling.has_penalties:
+            # What a grammar allows is asked of the output only.
+            sampler = getattr(request.sequence.sampler, "unconstrained", request.sequence.sampler)
+            for token in request.prompt:
+                if token != NO_TOKEN:
+                    sampler.accept(token)
+        request.tell(Began(n_reused, request.seated - request.submitted))
+
+    def _play(self, slots: Iterable[Slot], *, alone: bool = False) -> None:
+        """Play one round; when it fails, find out whose fault that is by playing each request alone."""
+        batch = self._batch
+        joined: list[Slot] = []
+        running = [slot for slot in slots if self._goes_on(slot)]
+        if not running:
+            return
+        batch.sequences = [slot.request.sequence for slot in running if slot.request is not None]
+        batch.changes = Changes if alone else functools.partial(self._changes, joined)
+        self.playing = tuple(slot.request for slot in running if slot.request is not None)
+        failed: Exception | None = None
+        try:
+            run_round(batch, self.chain, self._target, self._rule)
+        except Exception as error:  # noqa: BLE001 - it is told to whom it belongs
+            failed = error
+        finally:
+            self.playing = ()
+        everyone = [*running, *joined]
+        self._tell(everyone, batch.outcomes)
+        if failed is not None:
+            self._after(failed, [slot for slot in everyone if slot.seq_id not in batch.outcomes])
+
+    def _after(self, error: Exception, slots: list[Slot]) -> None:
+        """Go on after a round that failed; what it had not decided is undone already."""
+        left = [slot for slot in slots if slot.request is not None and not slot.request.cancelled]
+        if isinstance(error, DecodeAbortedError):  # those who asked for that are swept; the others try again
+            return
+        if len(slots) == 1:
+            for slot in left:
+                if slot.request is not None:
+                    self._fail(slot, slot.request, error)
+            return
+        for slot in left:
+            self._play([slot], alone=True)
+
+    def _changes(self, joined: list[Slot]) -> Changes:
+        """Take in what came while drafts were made: new requests begin, and others need not be verified."""
+        self._news()
+        joined += self._seat()
+        arrived = [slot.request.sequence for slot in joined if slot.request is not None]
+        self.playing += tuple(slot.request for slot in joined if slot.request is not None)
+        return Changes(arrived, {request.sequence.seq_id for request in self.playing if request.cancelled})
+
+    def _goes_on(self, slot: Slot) -> bool:
+        """Return whether a slot's request has another round; end it if not."""
+        request = slot.request
+        if request is None:
+            return False
+        sequence = request.sequence
+        if sequence.reading and sequence.lag:
+            return True
+        if sequence.ending.remaining > 0 and sequence.n_committed < self._target.n_ctx_seq:
+            return True
+        finish = Finish.LENGTH if sequence.ending.remaining <= 0 else Finish.CONTEXT
+        self._end(slot, finish, chunk=Chunk(request.text.release(sequence.ending, finish), (), (), (), finish))
+        return False
+
+    def _tell(self, slots: Iterable[Slot], outcomes: dict[int, Outcome]) -> None:
+        """Let each request hear what was decided."""
+        for slot in slots:
+            request, outcome = slot.request, outcomes.get(slot.seq_id)
+            if request is None:
+                continue
+            if outcome is None:
+                slot.read_on(request.sequence)
+                continue
+            self.totals.n_emitted_tokens += len(outcome.emitted)
+            self.totals.n_rounds += 1
+            request.n_told += len(outcome.emitted)
+            text = request.text.release(request.sequence.ending, outcome.finish)
+            seconds = time.perf_counter() - request.seated if outcome.first else 0.0
+            request.tell(Played(self._chunk(outcome, text), outcome, seconds))
+            if outcome.finish is not None:
+                self._end(slot, outcome.finish)
+
+    def _chunk(self, outcome: Outcome, text: str) -> Chunk:
+        pieces = tuple(map(self._piece, outcome.emitted))
+        return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
+
+    def _end(self, slot: Slot, finish: Finish, *, chunk: Chunk | None = None, error: Exception | None = None) -> None:
+        """End a request; its slot keeps what memory holds."""
+        request = slot.request
+        if request is not None:
+            slot.end()
+            drafters = self.chain.stats_of(slot.seq_id)
+            early = finish is Finish.CANCELLED
+            request.tell(
+                _broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
+            )
+
+    def _fail(self, slot: Slot, request: Request, error: Exception) -> None:
+        """End a request with an error; its memory is in doubt."""
+        slot.request = None
+        ended = _broken_off(request, Finish.ERROR, error, self.chain.stats_of(slot.seq_id))
+        run_all((slot.forget, functools.partial(request.tell, ended)))
+
+
+def _is_over(request: Request) -> bool:
+    return request.cancelled or request.is_late
+
+
+def _lateness(request: Request) -> DeadlineError | None:
+    """Return what to raise for a request that was too late, and None for one that was cancelled."""
+    if request.cancelled or request.deadline is None:
+        return None
+    given = request.deadline - request.submitted
+    return DeadlineError(f"The request had {given:.3g} seconds and has not ended.")
+
+
+def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int]:
+    """Return how well a free slot suits: what it holds of the prompt, that nothing is lost, how long it was idle."""
+    return slot.reusable(prompt), not slot.tokens, -slot.used
+
+
+def _broken_off(request: Request, finish: Finish, error: Exception | None, drafters: dict[str, DrafterStats]) -> Ended:
+    """Return the end of a request that comes before its time, with all that was emitted.
+
+    That may be more than was told: a round that raised after a commit had no chunk, and text may have been held back.
+    """
+    sequence, ending = request.sequence, request.sequence.ending
+    rest = tuple([*sequence.history, sequence.pending][len(request.prompt) + request.n_told :])
+    return Ended(finish, None, error, rest, bytes(ending.text[: ending.cut]), drafters)

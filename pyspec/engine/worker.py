@@ -1,0 +1,265 @@
+"""The thread that owns an engine's contexts, and how others talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspec.drafters import Chain
+from pyspec.engine.request import Ended, Event, Request
+from pyspec.engine.scheduler import Scheduler
+from pyspec.errors import BusyError, ClosedError, ForkedError
+from pyspec.llama.context import Context
+from pyspec.speculation.ending import Finish
+from pyspec.speculation.rollback import run_all
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Workshop:
+    """What the thread owns.
+
+    Attributes:
+        context: The target.
+        chain: The drafters.
+        scheduler: Plays requests on them.
+    """
+
+    context: Context
+    chain: Chain
+    scheduler: Scheduler
+
+    def close(self) -> None:
+        """Free everything."""
+        run_all((self.chain.close, self.context.close))
+
+
+class Worker:
+    """Runs a scheduler on a thread of its own.
+
+    It has no reference to the engine, so that an engine that nobody uses any more can be collected.
+
+    Args:
+        open_workshop: Makes what the thread owns, on the thread; it gets what the scheduler has to call for news.
+        n_open_max: The most requests that are taken in and have not ended.
+
+    Raises:
+        Exception: What ``open_workshop`` raised.
+    """
+
+    def __init__(self, open_workshop: Callable[[Callable[[], None]], Workshop], n_open_max: int) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._calls: list[Callable[[], object]] = []  # came during a round, and wait for its end
+        self._lock = threading.Lock()
+        self._n_open = 0
+        self._n_open_max = n_open_max
+        self._stopping = False
+        self._pid = os.getpid()
+        self._opened: Future[Workshop] = Future()
+        self._thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
+        self._thread.start()
+        try:
+            self._workshop: Workshop | None = self._opened.result()
+        except BaseException:
+            self._stopping = True  # KeyboardInterrupt; the thread sees it when it has opened
+            raise
+
+    def submit(self, request: Request) -> None:
+        """Hand in a request.
+
+        Raises:
+            BusyError: The queue is full.
+            ClosedError: The engine is closed.
+        """
+        with self._lock:
+            self._require_open()
+            if self._n_open >= self._n_open_max:
+                msg = f"This engine has {self._n_open} requests, and no room for more; raise n_queue, or try again."
+                raise BusyError(msg)
+            self._n_open += 1
+            request.tell = _Counted(self, request.tell)
+            self._inbox.put(_Submission(self, request))
+
+    def cancel(self, request: Request) -> bool:
+        """End a request within one round; when all requests of the running round are cancelled, that one is aborted.
+
+        Returns:
+            Whether the request will hear of its end: not so in a process that was forked.
+        """
+        request.cancelled = True
+        if self._pid != os.getpid():
+            return False
+        workshop = self._workshop
+        if workshop is not None:
+            playing = workshop.scheduler.playing
+            if request in playing and all(each.cancelled for each in playing):
+                workshop.context.request_abort()
+            self._inbox.put(_nothing)
+        return True
+
+    def call(self, function: Callable[[Workshop], T]) -> T:
+        """Run a function on the thread, between two rounds, and return what it returns."""
+        if threading.current_thread() is self._thread:
+            return function(self._owned())
+        future: Future[T] = Future()
+        with self._lock:
+            self._require_open()
+            self._inbox.put(_Call(self, function, future))
+        return future.result()
+
+    def close(self, *, finish: bool = False) -> None:
+        """Stop. Requests that run or wait are cancelled, or finished first. May be called again, from any thread."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._stopping = True
+        self._inbox.put(_nothing if finish else self._cancel_all)
+        workshop = self._workshop
+        if not finish and workshop is not None:
+            for request in workshop.scheduler.playing:
+                request.cancelled = True
+            if not workshop.context.closed:
+                workshop.context.request_abort()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, to look at; only its own thread may change it.
+
+        Raises:
+            ClosedError: The engine is closed.
+        """
+        return self._owned().scheduler
+
+    def take_news(self) -> None:
+        """Take in what came while a round runs: requests. What may touch the contexts waits for its end."""
+        while True:
+            try:
+                message = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(message, _Submission):
+                message()
+            else:
+                self._calls.append(message)
+
+    def ended(self) -> None:
+        """Note that a request has ended."""
+        with self._lock:
+            self._n_open -= 1
+
+    def _owned(self) -> Workshop:
+        if self._workshop is None:
+            msg = "This engine is closed."
+            raise ClosedError(msg)
+        return self._workshop
+
+    def _require_open(self) -> None:
+        if self._pid != os.getpid():
+            msg = "This engine was made before fork(); make a new one in the child process."
+            raise ForkedError(msg)
+        if self._stopping:
+            msg = "This engine is closed."
+            raise ClosedError(msg)
+
+    def _cancel_all(self) -> None:
+        self._owned().scheduler.cancel_all()
+
+    def _run(self, open_workshop: Callable[[Callable[[], None]], Workshop]) -> None:
+        try:
+            workshop = open_workshop(self.take_news)
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self._opened.set_exception(error)
+            return
+        self._workshop = workshop
+        self._opened.set_result(workshop)
+        try:
+            self._serve(workshop)
+        finally:
+            with self._lock:
+                self._stopping = True
+            run_all((workshop.scheduler.cancel_all, self._refuse_rest, workshop.close))
+            self._workshop = None
+
+    def _serve(self, workshop: Workshop) -> None:
+        """Play rounds while there are requests, and wait for messages while there are none."""
+        scheduler, context = workshop.scheduler, workshop.context
+        while True:
+            self._take_in(wait=scheduler.is_idle and not self._stopping)
+            if scheduler.is_idle and self._stopping and self._inbox.empty():
+                return
+            context.request_abort(value=False)  # before the scheduler looks who is cancelled
+            scheduler.step()
+
+    def _take_in(self, *, wait: bool) -> None:
+        waiting, self._calls = self._calls, []
+        if wait and not waiting:
+            waiting = [self._inbox.get()]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.append(self._inbox.get_nowait())
+        for message in waiting:
+            message()
+
+    def _refuse_rest(self) -> None:
+        """Answer what came too late."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = self._inbox.get_nowait()
+                if isinstance(message, _Call):
+                    message.future.set_exception(ClosedError("This engine is closed."))
+                elif isinstance(message, _Submission):
+                    message.request.tell(Ended(Finish.CANCELLED))
+
+
+def _nothing() -> None:
+    """Wake the thread."""
+
+
+class _Counted:
+    """Tells a request's events, and the worker when it has ended."""
+
+    __slots__ = ("_tell", "_worker")
+
+    def __init__(self, worker: Worker, tell: Callable[[Event], None]) -> None:
+        self._worker = worker
+        self._tell = tell
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._worker.ended()
+        self._tell(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A request on its way to the scheduler."""
+
+    worker: Worker
+    request: Request
+
+    def __call__(self) -> None:
+        self.worker.scheduler.submit(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function to be run on the thread."""
+
+    worker: Worker
+    function: Callable[[Workshop], Any]
+    future: Future[Any]
+
+    def __call__(self) -> None:
+        try:
+            self.future.set_result(self.function(self.worker._owned()))  # noqa: SLF001 - a part of the worker
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self.future.set_exception(error)

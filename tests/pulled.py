@@ -1,0 +1,70 @@
+"""A real engine without its thread: it plays in the thread of the test, which may look at everything in between."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import pyspec
+from pyspec.drafters.registry import options_of
+from pyspec.engine import Generation
+from pyspec.engine.admission import Admission
+from pyspec.engine.plan import Plan, checked_speculation, sized
+from tests.playing import Place
+
+
+class PulledEngine:
+    """What ``pyspec.Engine`` is, played by whoever waits.
+
+    Attributes:
+        context: The target.
+        chain: The drafters.
+        place: The scheduler.
+    """
+
+    def __init__(
+        self,
+        model: pyspec.Model,
+        *,
+        speculation: pyspec.Speculation | None = None,
+        context: pyspec.ContextConfig | None = None,
+        n_slots: int = 1,
+        n_prefill: int = 128,
+        cache_bytes: int = 0,
+    ) -> None:
+        wanted = checked_speculation(speculation)
+        plan = Plan(model, wanted, sized(model, context, wanted, n_slots), n_slots, n_prefill, cache_bytes)
+        self._workshop = plan.build(lambda: None)
+        self.context, self.chain = self._workshop.context, self._workshop.chain
+        piece = model.vocab.all_pieces().__getitem__
+        self.place = Place(self._workshop.scheduler, piece)
+        self._admission = Admission(
+            model=model,
+            speculation=wanted,
+            drafters={drafter.name: options_of(drafter) for drafter in self.chain.drafters},
+            n_max=self.chain.n_max,
+            rule=wanted.make_rule(None, self.chain.n_max),
+            n_ctx_seq=self.context.n_ctx_seq,
+            n_vocab=self.context.n_vocab,
+            piece=piece,
+        )
+
+    def stream(self, prompt: Any, **settings: Any) -> Generation:
+        return self.place.start(*self._admission.admit(prompt, lambda _event: None, **settings))
+
+    def generate(self, prompt: Any, **settings: Any) -> pyspec.Result:
+        generation = self.stream(prompt, **settings)
+        for _chunk in generation:
+            pass
+        return generation.result
+
+    def close(self) -> None:
+        self._workshop.close()
+
+    def __enter__(self) -> PulledEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
