@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspec.cli.probing import Timing
     from pyspec.llama import Context, Model
 
+_FLOAT_BYTES = 4
 _VERDICT_N_CTX = 256  # tokens of context, enough to find out whether a drafter can work
 
 
@@ -79,11 +80,11 @@ def _examined_draft(model: Model, sizes: ContextConfig, *, timing: bool) -> dict
 
 def _examined(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, Any]:
     """Make a context as an engine would, and measure it."""
-    from pyspec.cli.probing import time_decodes  # noqa: PLC0415 - it loads the native library
+    from pyspec.cli.probing import N_TIMED, time_decodes  # noqa: PLC0415 - it loads the native library
     from pyspec.engine import Engine  # noqa: PLC0415
 
     with wrong_usage(flag="--ctx-size"):
-        engine = Engine(model, context=sizes)
+        engine = Engine(model, context=dataclasses.replace(sizes, n_outputs_max=sizes.n_outputs_max or N_TIMED))
     with engine:
         report = engine.call(lambda workshop: _measured(workshop.context))
         if timing:
@@ -106,6 +107,7 @@ def _measured(context: Context) -> dict[str, Any]:
         "n_ctx_train": context.model.info.n_ctx_train,
         "n_batch": context.n_batch,
         "n_ubatch": context.n_ubatch,
+        "logits_row": _FLOAT_BYTES * context.n_vocab,
         "memory": None if cost is None else dataclasses.asdict(cost),
     }
 
@@ -166,6 +168,7 @@ def _print_model(title: str, model: dict[str, Any]) -> None:
             ("rollback", model["rollback"]),
             ("context", f"{model['n_ctx']} tokens (trained for {model['n_ctx_train']})"),
             ("batch", f"{model['n_batch']} tokens, {model['n_ubatch']} at once"),
+            ("logits", _logits_text(model["logits_row"])),
         ]
     if model.get("memory") is not None:
         rows.append(("memory", _memory_text(model["memory"])))
@@ -179,6 +182,12 @@ def _checkpoint_text(memory: dict[str, Any]) -> str:
     from rich.filesize import decimal  # noqa: PLC0415
 
     return f"{decimal(memory['checkpoint'])}; the same again for each snapshot, one per drafted token and sequence"
+
+
+def _logits_text(n_bytes: int) -> str:
+    from rich.filesize import decimal  # noqa: PLC0415
+
+    return f"{decimal(n_bytes)} per row; an engine keeps slots x (1 + longest draft) rows"
 
 
 def _memory_text(memory: dict[str, Any]) -> str:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from pyspec.llama import Batch, Context, RollbackKind
 
-_LONGEST = 8  # tokens in a decode
+N_TIMED = 8
+"""Tokens in the longest decode that is measured."""
 _MOST_REPEATS = 15
 _SECONDS = 3.0  # no new repetition begins after this time
 _STATE_LENGTHS = (16, 48)
@@ -83,7 +84,7 @@ def memory_cost(context: Context) -> MemoryCost | None:
     return MemoryCost(per_token, fixed, round(fixed + per_token * context.n_ctx_seq), checkpoint)
 
 
-def time_decodes(context: Context, *, longest: int = _LONGEST, progress: Callable[[float], None] | None) -> Timing:
+def time_decodes(context: Context, *, longest: int = N_TIMED, progress: Callable[[float], None] | None) -> Timing:
     """Measure decodes of 1 to ``longest`` tokens from an empty memory, for some seconds at most.
 
     The lengths take turns, so that a machine that becomes faster or slower meanwhile treats them alike.

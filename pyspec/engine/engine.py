@@ -105,7 +105,8 @@ class Engine:
             PyspecError: As in ``stream``. Any exception, KeyboardInterrupt included, has the ``Result`` so far in its
                 attribute ``partial``.
         """
-        generation = self._start(prompt, Mailbox(wakes=False), settings)
+        # Waking for each round costs time that only an observer is worth.
+        generation = self._start(prompt, Mailbox(wakes=settings.get("observer") is not None), settings)
         with _with_partial(generation.result):
             for _chunk in generation:
                 pass

@@ -14,6 +14,7 @@ from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
 from pyspec.errors import BusyError
 from pyspec.speculation.ending import Finish
+from pyspec.speculation.round import Outcome
 
 Cancel = Callable[[Request], bool]
 """Ends a request; returns whether an ``Ended`` will come."""
@@ -45,6 +46,7 @@ class Reply:
         self._observer = observer
         self._n_top = request.sequence.n_top
         self._is_observed = False
+        self._observer_failed = False
 
     def take(self, event: Event) -> Chunk | None:
         """Take an event in, and return the chunk that comes with it.
@@ -61,8 +63,7 @@ class Reply:
             self.result.add(event.chunk)
             self.result.stats.count(event.outcome)
             self.result.stats.prompt_seconds += event.prompt_seconds
-            if self._observer is not None:
-                self._observer.round(event.outcome)
+            self._show(event.outcome)
             return event.chunk
         return self._end(event)
 
@@ -80,6 +81,13 @@ class Reply:
         result.add_rest((), b"".join(map(self._piece, result.tokens)), has_top=False)
         if self._observer is not None:
             self._observer.end(result)
+
+    def _show(self, outcome: Outcome) -> None:
+        """Show a round to the observer, unless it failed before."""
+        if self._observer is not None and not self._observer_failed:
+            self._observer_failed = True
+            self._observer.round(outcome)
+            self._observer_failed = False
 
     def _begin(self) -> None:
         if not self._is_observed:

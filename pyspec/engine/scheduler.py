@@ -114,14 +114,25 @@ class Scheduler:
         if running := self.running:
             self._play(running)
 
+    @property
+    def requests(self) -> list[Request]:
+        """All that have not ended."""
+        seated = [slot.request for slot in self.slots if slot.request is not None]
+        return [*seated, *(request for _, _, request in self._waiting)]
+
     def cancel_all(self) -> None:
         """End every request."""
-        for _, _, request in self._waiting:
+        for request in self.requests:
             request.cancelled = True
-        for slot in self.running:
-            if slot.request is not None:
-                slot.request.cancelled = True
         self._sweep()
+
+    def abandon(self, error: BaseException) -> None:
+        """End every request with an error, without touching the memory, which may be what is broken."""
+        ends = [(request, _broken_off(request, Finish.ERROR, error, {})) for request in self.requests]
+        self._waiting.clear()
+        for slot in self.slots:
+            slot.request = None
+        run_all(functools.partial(request.tell, end) for request, end in ends)
 
     def _sweep(self) -> None:
         """End the requests that nobody wants any more, and those whose time is over."""
@@ -246,13 +257,12 @@ class Scheduler:
     def _end(self, slot: Slot, finish: Finish, *, chunk: Chunk | None = None, error: Exception | None = None) -> None:
         """End a request; its slot keeps what memory holds."""
         request = slot.request
-        if request is not None:
-            slot.end()
-            drafters = self.chain.stats_of(slot.seq_id)
-            early = finish is Finish.CANCELLED
-            request.tell(
-                _broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
-            )
+        if request is None:
+            return
+        drafters = self.chain.stats_of(slot.seq_id)
+        early = finish is Finish.CANCELLED
+        end = _broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
+        run_all((slot.end, functools.partial(request.tell, end)))
 
     def _fail(self, slot: Slot, request: Request, error: Exception) -> None:
         """End a request with an error; its memory is in doubt."""
@@ -278,7 +288,9 @@ def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int]:
     return slot.reusable(prompt), not slot.tokens, -slot.used
 
 
-def _broken_off(request: Request, finish: Finish, error: Exception | None, drafters: dict[str, DrafterStats]) -> Ended:
+def _broken_off(
+    request: Request, finish: Finish, error: BaseException | None, drafters: dict[str, DrafterStats]
+) -> Ended:
     """Return the end of a request that comes before its time, with all that was emitted.
 
     That may be more than was told: a round that raised after a commit had no chunk, and text may have been held back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -14,12 +15,13 @@ from typing import Any, TypeVar
 from pyspec.drafters import Chain
 from pyspec.engine.request import Ended, Event, Request
 from pyspec.engine.scheduler import Scheduler
-from pyspec.errors import BusyError, ClosedError, ForkedError
+from pyspec.errors import BrokenError, BusyError, ClosedError, ForkedError
 from pyspec.llama.context import Context
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import run_all
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Worker:
         self._n_open = 0
         self._n_open_max = n_open_max
         self._stopping = False
+        self._failure: BaseException | None = None
         self._pid = os.getpid()
         self._opened: Future[Workshop] = Future()
         self._thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
@@ -77,6 +80,7 @@ class Worker:
         Raises:
             BusyError: The queue is full.
             ClosedError: The engine is closed.
+            BrokenError: It has failed.
         """
         with self._lock:
             self._require_open()
@@ -166,6 +170,9 @@ class Worker:
         if self._pid != os.getpid():
             msg = "This engine was made before fork(); make a new one in the child process."
             raise ForkedError(msg)
+        if self._failure is not None:
+            msg = f"This engine has failed and cannot go on: {self._failure}"
+            raise BrokenError(msg) from self._failure
         if self._stopping:
             msg = "This engine is closed."
             raise ClosedError(msg)
@@ -183,10 +190,14 @@ class Worker:
         self._opened.set_result(workshop)
         try:
             self._serve(workshop)
+        except BaseException as error:
+            self._failure = error
+            _logger.debug("The engine stops.", exc_info=True)
+            workshop.scheduler.abandon(error)
         finally:
             with self._lock:
                 self._stopping = True
-            run_all((workshop.scheduler.cancel_all, self._refuse_rest, workshop.close))
+            run_all((self._refuse_rest, workshop.close))
             self._workshop = None
 
     def _serve(self, workshop: Workshop) -> None:

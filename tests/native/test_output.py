@@ -68,7 +68,7 @@ def test_a_whole_life_prints_nothing(zoo: Path, run_script: Any) -> None:
         "stream = engine.stream([1, 60]); next(stream)",
         "cycle = [engine, model]; cycle.append(cycle); del engine, model, draft_model",
         "import atexit; atexit.register(lambda: engine.generate([1, 60], max_tokens=2))",
-        "view = engine.context.logits_view(); del engine, model, draft_model, speculation",
+        "view = engine.call(lambda its: its.context.logits_view()); del engine, model, draft_model, speculation",
         DECODE_ON_A_DAEMON_THREAD,
     ],
     ids=["nothing closed", "exit", "stream under way", "cycle", "atexit", "view", "daemon thread"],

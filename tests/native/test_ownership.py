@@ -193,4 +193,4 @@ def test_any_exception_carries_what_was_generated(target: pyspec.Model) -> None:
         pytest.raises(KeyboardInterrupt) as caught,
     ):
         engine.generate(PROMPT, observer=Breaks())
-    assert len(caught.value.partial.tokens) == 4  # type: ignore[attr-defined]
+    assert len(caught.value.partial.tokens) >= 4  # type: ignore[attr-defined]
