@@ -283,9 +283,14 @@ def _lateness(request: Request) -> DeadlineError | None:
     return DeadlineError(f"The request had {given:.3g} seconds and has not ended.")
 
 
-def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int]:
-    """Return how well a free slot suits: what it holds of the prompt, that nothing is lost, how long it was idle."""
-    return slot.reusable(prompt), not slot.tokens, -slot.used
+def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int, int]:
+    """Return how well a free slot suits a prompt; the largest is best.
+
+    First comes one where more is gained than lost, then one that holds nothing, then what begins alike or was used
+    longest ago.
+    """
+    n_reused = slot.reusable(prompt)
+    return max(0, 2 * n_reused - slot.n_held), slot.n_held == 0, n_reused, -slot.used
 
 
 def _broken_off(
