@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from pyspec.speculation.draft import NO_DRAFT
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target
 from pyspec.speculation.verify import Share, piece_end
 
 
-def read_on(readers: SequenceOf[Sequence], target: Target, others: SequenceOf[Share], n_prefill: int) -> list[Share]:
-    """Divide the room that is left in a round's decode among the prompts that are being read.
-
-    All get equal parts, and what a short one does not need goes to the longer ones. The part that reaches a prompt's
-    end has the pending token behind it, so that the first token is decided in the same decode; there is no draft yet.
+def reaches_end(sequence: Sequence, target: Target, n_sharing: int, n_prefill: int) -> bool:
+    """Return whether the rest of a prompt fits into this round, with the pending token and a draft behind it.
 
     Args:
-        readers: The sequences whose ``reading`` is set.
+        sequence: One whose ``reading`` is set.
+        target: Who reads.
+        n_sharing: Sequences that share the decode.
+        n_prefill: The most prompt tokens in it.
+    """
+    if sequence.ending.remaining <= 0 or (sequence.lag and (sequence.pause or _has_rows(sequence))):
+        return False
+    most = min(target.n_batch // n_sharing, n_prefill // n_sharing, target.n_ubatch)
+    return sequence.lag == 0 or sequence.lag < most
+
+
+def read_on(readers: SequenceOf[Sequence], target: Target, others: SequenceOf[Share], n_prefill: int) -> list[Share]:
+    """Divide the room that is left in a round's decode among prompts that do not reach their end.
+
+    All get equal parts, and what a short one does not need goes to the longer ones.
+
+    Args:
+        readers: These sequences.
         target: Who reads.
         others: What the decode holds already.
         n_prefill: The most prompt tokens beside others; alone, prompts fill a physical batch.
@@ -26,25 +39,16 @@ def read_on(readers: SequenceOf[Sequence], target: Target, others: SequenceOf[Sh
         A share for each that gets room.
     """
     room = min(target.n_batch - sum(share.n_entries for share in others), n_prefill if others else target.n_ubatch)
-    n_rows = target.n_outputs_max - sum(share.n_outputs for share in others)
     shares = []
     for i, sequence in enumerate(sorted(readers, key=lambda reader: reader.lag)):
-        share = _piece(sequence, room // (len(readers) - i), decides=n_rows > 0 and sequence.ending.remaining > 0)
-        if share.n_entries:
-            shares.append(share)
-            room -= share.n_entries
-            n_rows -= share.n_outputs
+        first = sequence.n_committed - sequence.lag
+        end = piece_end(sequence.rows, first, min(first + room // (len(readers) - i), sequence.n_committed))
+        if end > first:
+            shares.append(Share(sequence, None, end - first))
+            room -= end - first
     return shares
 
 
-def _piece(sequence: Sequence, limit: int, *, decides: bool) -> Share:
-    """Return the next part of a prompt, at most so many entries."""
-    end = sequence.n_committed
-    first = end - sequence.lag
-    if first < sequence.pause:
-        limit = min(limit, sequence.pause - first)
-    length = piece_end(sequence.rows, first, min(first + limit, end)) - first
-    has_rows = first in sequence.rows and length > 0
-    if decides and length == sequence.lag and length < limit and not has_rows:
-        return Share(sequence, NO_DRAFT, length)
-    return Share(sequence, None, length)
+def _has_rows(sequence: Sequence) -> bool:
+    """Return whether rows that stand in place of tokens have not been read."""
+    return bool(sequence.rows) and max(sequence.rows) >= sequence.n_committed - sequence.lag

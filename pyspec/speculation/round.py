@@ -23,7 +23,7 @@ from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
-from pyspec.speculation.reading import read_on
+from pyspec.speculation.reading import reaches_end, read_on
 from pyspec.speculation.rollback import RollbackPoint, way_back
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
@@ -141,7 +141,8 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         batch.sequences += arrived
         point.add(arrived)
         shares = [share for share in shares if share.sequence.seq_id not in left]
-        readers = [each for each in batch.sequences if each.reading and each.seq_id not in left]
+        known = {share.sequence.seq_id for share in shares}.union(left)
+        readers = [sequence for sequence in batch.sequences if sequence.seq_id not in known]
         shares += read_on(readers, target, shares, batch.n_prefill) if readers else []
         point.prepare(shares)
         clock.lap("rollback")
@@ -162,12 +163,18 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
 
 
 def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Share]:
-    """Return the shares of the sequences whose prompts have been read, each with its draft."""
-    speaking = [sequence for sequence in batch.sequences if not sequence.reading]
-    if not speaking:
+    """Return the shares of the sequences that will decide, each with its draft."""
+    n_sharing = len(batch.sequences)
+    n_prefill = batch.n_prefill if any(not sequence.reading for sequence in batch.sequences) else target.n_ubatch
+    deciding = [
+        sequence
+        for sequence in batch.sequences
+        if not sequence.reading or reaches_end(sequence, target, n_sharing, n_prefill)
+    ]
+    if not deciding:
         return []
-    proposals = propose(speaking, proposer, target, len(batch.sequences))
-    return [Share(each, proposal, each.lag) for each, proposal in zip(speaking, proposals, strict=True)]
+    proposals = propose(deciding, proposer, target, n_sharing)
+    return [Share(each, proposal, each.lag) for each, proposal in zip(deciding, proposals, strict=True)]
 
 
 def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:

@@ -85,14 +85,15 @@ def test_plain_decoding_is_the_plainest_loop(engine: Any, target: pyspec.Model) 
     assert result.sources == ["plain"] * 60
 
 
-def read(context: pyspec.Context, prompt: list[int]) -> pyspec.Rows:
-    """Read a prompt in physical batches; return the row of its last token."""
+def read(context: pyspec.Context, prompt: list[int], draft: list[int]) -> pyspec.Rows:
+    """Read a prompt in physical batches, the last one with a draft; return the rows of its last token and the draft."""
     batch = pyspec.Batch()
     for position, token in enumerate(prompt):
         if len(batch) == context.n_ubatch:
             context.decode(batch)
             batch.clear()
         batch.add(token, position, output=position + 1 == len(prompt))
+    batch.extend(draft, len(prompt), output=True)
     return context.decode(batch)
 
 
@@ -116,7 +117,7 @@ def test_the_rows_are_those_of_the_same_widths_without_speculation(
     result = engine(types).generate(REPEATING, max_tokens=80, n_top=3, observer=Recorder())
     emitted, tops = iter(result.tokens), []
     with pyspec.Context(target, config()) as context:
-        rows = read(context, REPEATING)  # the first token comes from the decode that reads the prompt's end
+        rows = read(context, REPEATING, drafts[0])  # the first token comes from the decode that reads the prompt's end
         for draft, n_accepted, following in zip(drafts, accepted, [*drafts[1:], None], strict=True):
             length = context.memory.length(0) - len(draft)
             for row in range(n_accepted + 1):

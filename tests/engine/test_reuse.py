@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def turns(first: list[int], answer: list[int]) -> list[list[int]]:
 
 @pytest.mark.parametrize("pair", MODEL_PAIRS, ids=str)
 def test_drafts_and_output_after_reuse_are_those_of_a_fresh_engine(pair: Pair, open_zoo: OpenZoo) -> None:
-    settings = {"speculation": pair.speculation(open_zoo), "context": sizes()}
+    settings: dict[str, Any] = {"speculation": pair.speculation(open_zoo), "context": sizes()}
     with (
         PulledEngine(open_zoo(pair.target), **settings) as used,
         PulledEngine(open_zoo(pair.target), **settings) as fresh,
@@ -73,7 +74,7 @@ def test_the_slot_that_holds_the_prompt_is_taken(open_zoo: OpenZoo) -> None:
 @pytest.mark.parametrize("pair", [Pair(target, "ngram-simple") for target in TARGETS] + list(MODEL_PAIRS[::5]), ids=str)
 def test_the_cache_gives_back_what_a_slot_lost(pair: Pair, open_zoo: OpenZoo) -> None:
     prompts = [[1, *range(first, first + 80)] for first in (40, 140, 240)]
-    settings = {"speculation": pair.speculation(open_zoo), "context": sizes()}
+    settings: dict[str, Any] = {"speculation": pair.speculation(open_zoo), "context": sizes()}
     with PulledEngine(open_zoo(pair.target), **settings) as plain:
         expected = [plain.generate(prompt, max_tokens=N_TOKENS, n_top=1) for prompt in prompts]
         longer = [[*prompt, *wanted.tokens] for prompt, wanted in zip(prompts, expected, strict=True)]
