@@ -93,6 +93,7 @@ class GenerationStats:
 
     Attributes:
         n_prompt: Tokens of the prompt.
+        n_reused: Those of them that were found in memory.
         n_rounds: Target decodes after the prompt.
         n_emitted: Tokens emitted = ``n_accepted + n_rounds``.
         n_drafted: Tokens proposed.
@@ -103,11 +104,13 @@ class GenerationStats:
         n_checkpoint_bytes: Their sizes added up.
         n_replays: Rounds after which a checkpoint was restored; what they decided is decoded again.
         lengths: Acceptance length to number of rounds.
+        queue_seconds: Before a slot was free.
         prompt_seconds: For the prompt, all of its tokens but the last.
         seconds: For the rounds: "draft", "verify", "accept", "rollback" and "total".
     """
 
     n_prompt: int = 0
+    n_reused: int = 0
     n_rounds: int = 0
     n_emitted: int = 0
     n_drafted: int = 0
@@ -117,6 +120,7 @@ class GenerationStats:
     n_checkpoint_bytes: int = 0
     n_replays: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
+    queue_seconds: float = 0.0
     prompt_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -149,6 +153,7 @@ class GenerationStats:
         """Return counters and rates for JSON."""
         return {
             "n_prompt": self.n_prompt,
+            "n_reused": self.n_reused,
             "n_rounds": self.n_rounds,
             "n_emitted": self.n_emitted,
             "n_drafted": self.n_drafted,
@@ -161,6 +166,7 @@ class GenerationStats:
             "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
             "tokens_per_second": self.tokens_per_second,
+            "queue_seconds": self.queue_seconds,
             "prompt_seconds": self.prompt_seconds,
             "seconds": dict(self.seconds),
         }
