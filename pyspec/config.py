@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import os
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 MAX_THREADS = 512
 MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**32 - 1
+_MAX_SHOWN = 200  # characters
 _MIN_TEMPERATURE = 1e-6  # dividing logits by less overflows
 
 
@@ -43,6 +45,15 @@ def as_list(values: object) -> list[Any] | None:
         return None
 
 
+def shown(value: object) -> str:
+    """Return a value as a message quotes it: in short, and also one that cannot be printed."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - integers have limits, and classes of others may raise anything
+        return f"a value of the type {type(value).__name__}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
 def require_int(name: str, value: object, low: int, high: int) -> int:
     """Return ``value`` when it is an integer in ``[low, high]``.
 
@@ -51,10 +62,10 @@ def require_int(name: str, value: object, low: int, high: int) -> int:
     """
     number = as_index(value)
     if number is None:
-        msg = f"{name} must be an integer, not {value!r}."
+        msg = f"{name} must be an integer, not {shown(value)}."
         raise ConfigError(msg)
     if not low <= number <= high:
-        msg = f"{name} must be between {low} and {high}, not {number}."
+        msg = f"{name} must be between {low} and {high}, not {shown(number)}."
         raise ConfigError(msg)
     return number
 
@@ -70,7 +81,7 @@ def require_float(name: str, value: object, low: float, high: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isnan(number):
-        msg = f"{name} must be a number, not {value!r}."
+        msg = f"{name} must be a number, not {shown(value)}."
         raise ConfigError(msg)
     if not low <= number <= high:
         msg = f"{name} must be between {low:g} and {high:g}, not {number:g}."
@@ -85,7 +96,7 @@ def require_bool(name: str, value: object) -> bool:
         ConfigError: It is not.
     """
     if not isinstance(value, bool):
-        msg = f"{name} must be True or False, not {value!r}."
+        msg = f"{name} must be True or False, not {shown(value)}."
         raise ConfigError(msg)
     return value
 
@@ -207,15 +218,15 @@ class ContextConfig:
         if self.n_ubatch > self.n_batch:
             msg = f"n_ubatch ({self.n_ubatch}) must not be larger than n_batch ({self.n_batch})."
             raise ConfigError(msg)
-        if self.flash_attn not in ("auto", "on", "off"):
-            msg = f'flash_attn must be "auto", "on" or "off", not {self.flash_attn!r}.'
+        if not isinstance(self.flash_attn, str) or self.flash_attn not in ("auto", "on", "off"):
+            msg = f'flash_attn must be "auto", "on" or "off", not {shown(self.flash_attn)}.'
             raise ConfigError(msg)
         self._check_cache_types()
 
     def _check_cache_types(self) -> None:
         for name, value in (("type_k", self.type_k), ("type_v", self.type_v)):
-            if value not in CACHE_TYPES:
-                msg = f"{name} must be one of {', '.join(CACHE_TYPES)}, not {value!r}."
+            if not isinstance(value, str) or value not in CACHE_TYPES:
+                msg = f"{name} must be one of {', '.join(CACHE_TYPES)}, not {shown(value)}."
                 raise ConfigError(msg)
         if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
             msg = f'type_v "{self.type_v}" needs flash attention; use flash_attn "auto" or "on", or type_v "f16".'
@@ -345,11 +356,11 @@ class SamplingConfig:
 
 def _checked_biases(biases: object) -> dict[int, float]:
     if not isinstance(biases, dict):
-        msg = f"logit_bias must be a dict from token ids to biases, not {biases!r}."
+        msg = f"logit_bias must be a dict from token ids to biases, not {shown(biases)}."
         raise ConfigError(msg)
     checked = {}
     for token, bias in biases.items():
-        banned = bias == -math.inf
+        banned = isinstance(bias, numbers.Real) and bias == -math.inf
         value = -math.inf if banned else require_float("a value of logit_bias", bias, -1e9, 1e9)
         checked[require_int("a token of logit_bias", token, 0, MAX_INT32)] = value
     return checked
@@ -358,7 +369,7 @@ def _checked_biases(biases: object) -> dict[int, float]:
 def _checked_breakers(breakers: object) -> tuple[str, ...]:
     texts = as_list(breakers)
     if texts is None or not all(isinstance(text, str) for text in texts):
-        msg = f"dry_sequence_breakers must be a list of texts, not {breakers!r}."
+        msg = f"dry_sequence_breakers must be a list of texts, not {shown(breakers)}."
         raise ConfigError(msg)
     for text in texts:
         try:
@@ -366,6 +377,6 @@ def _checked_breakers(breakers: object) -> tuple[str, ...]:
         except UnicodeEncodeError:
             n_bytes = 0
         if not 0 < n_bytes <= _MAX_BREAKER_BYTES:
-            msg = f"A text of dry_sequence_breakers has 1 to {_MAX_BREAKER_BYTES} bytes of UTF-8; {text!r} has not."
+            msg = f"dry_sequence_breakers must be texts of 1 to {_MAX_BREAKER_BYTES} bytes of UTF-8, not {shown(text)}."
             raise ConfigError(msg)
     return tuple(texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,8 @@ def wrong_usage(flags: Mapping[str, str] | None = None, *, flag: str | None = No
         yield
     except ConfigError as error:
         message = one_line(error)
-        hint = (flags or {}).get(message.split(" ", 1)[0], flag)
+        setting = re.match(r"\w*", message)
+        hint = (flags or {}).get(setting[0] if setting else "", flag)
         raise typer.BadParameter(message, param_hint=hint) from error
 
 

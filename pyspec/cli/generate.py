@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from pyspec.cli.failing import wrong_usage
 from pyspec.cli.grouping import command
+from pyspec.cli.opening import opened_engine
 from pyspec.cli.options import ContextOptions, GrammarOptions, SamplingOptions, TargetOptions
 from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.cli.streaming import TextPrinter
-from pyspec.cli.terminal import ColorChoice, load_model, shows_color
+from pyspec.cli.terminal import ColorChoice, shows_color
 from pyspec.errors import VocabError
 from pyspec.speculation import Finish
 
@@ -67,6 +67,22 @@ class PromptOptions:
             return _read_tokens(self.prompt_tokens.read())
         return self.prompt if self.file is None else _read_text(self.file)  # type: ignore[return-value]
 
+    def stops(self) -> list[str]:
+        """Return the texts to stop before.
+
+        Raises:
+            typer.BadParameter: One is empty or no text, so that it could never be found.
+        """
+        for text in self.stop or ():
+            try:
+                found = bool(text.encode())
+            except UnicodeEncodeError:  # bytes that are not UTF-8
+                found = False
+            if not found:
+                msg = f"{text!r} is no text that an output could have."
+                raise typer.BadParameter(msg, param_hint="--stop")
+        return self.stop or []
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
@@ -97,30 +113,22 @@ def generate(  # noqa: PLR0913 - a group of flags each
     output: OutputOptions,
 ) -> None:
     """Continue a prompt, and print what was generated."""
-    from pyspec.engine import Engine  # noqa: PLC0415 - --help does without
-    from pyspec.trace import TraceWriter  # noqa: PLC0415
+    from pyspec.trace import TraceWriter  # noqa: PLC0415 - --help does without
 
     if output.n_slots != 1:
         msg = "several sequences at once are not available yet; use 1."
         raise typer.BadParameter(msg, param_hint="-np")
-    settings, sizes, model_config, draft_config = sampling.config(), context.config(), target.config(), draft.config()
-    names = speculation.names(draft.draft_model)
-    text, wanted = prompt.read(), grammar.read()
+    settings, sizes = sampling.config(), context.config()
+    text, stops, wanted = prompt.read(), prompt.stops(), grammar.read()
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(load_model(target.model, model_config, flag="--model"))
-        draft_model = None
-        if draft.draft_model is not None and names:
-            draft_model = stack.enter_context(load_model(draft.draft_model, draft_config, flag="-md"))
-        with wrong_usage(speculation.flags, flag="--spec-type"):
-            chosen = speculation.speculation(names, draft_model)
-            engine = stack.enter_context(Engine(model, speculation=chosen, context=sizes))
+        engine = stack.enter_context(opened_engine(target, draft, speculation, sizes))
         writer = None if output.trace is None else stack.enter_context(TraceWriter(output.trace))
         generation = stack.enter_context(
             engine.stream(
                 text,
                 max_tokens=None if prompt.max_tokens == -1 else prompt.max_tokens,
                 sampling=settings,
-                stop=prompt.stop or (),
+                stop=stops,
                 grammar=wanted,
                 logprobs=output.as_json,
                 observer=writer,
@@ -183,16 +191,21 @@ def summary(result: Result) -> str:
     """Return a line about a finished generation."""
     stats = result.stats
     parts = [] if result.valid else ["INVALID OUTPUT: acceptance was synthetic"]
-    parts += [f"{stats.n_emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    parts += [_n_tokens(stats.n_emitted), f"{stats.tokens_per_second:.1f} tokens/s"]
     if stats.n_drafted:
-        parts.append(f"acceptance {stats.acceptance:.0%} ({stats.n_accepted} of {stats.n_drafted} draft tokens)")
+        forced = f", the grammar forced {stats.n_forced}" if stats.n_forced else ""
+        drafted = f"{stats.n_accepted} of {stats.n_drafted} draft tokens{forced}"
+        parts.append(f"acceptance {stats.acceptance:.0%} ({drafted})")
         parts.append(f"acceptance length {stats.n_emitted / stats.n_rounds:.2f}")
     elif result.drafters:
         parts.append("nothing was drafted")
-    plural = "token" if stats.n_prompt == 1 else "tokens"
-    parts.append(f"prompt of {stats.n_prompt} {plural} in {stats.prompt_seconds:.2f} s")
+    parts.append(f"prompt of {_n_tokens(stats.n_prompt)} in {stats.prompt_seconds:.2f} s")
     parts.append(f"finish {result.finish.value if result.finish else 'unknown'}")
     return f"[{', '.join(parts)}]"
+
+
+def _n_tokens(count: int) -> str:
+    return f"{count} token" if count == 1 else f"{count} tokens"
 
 
 def _read_text(file: typer.FileBinaryRead) -> str:

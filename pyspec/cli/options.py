@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import enum
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar
 
 import typer
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from pyspec.llama.grammar import Grammar
 
 _TYPES = ", ".join(CACHE_TYPES)
+_MAX_SHOWN = 40  # characters of what was given that a message quotes
 _DEFAULT_UBATCH = 512
 _CONTEXT_FLAGS = {
     "n_ctx": "--ctx-size",
@@ -195,7 +200,8 @@ class SamplingOptions:
             texts = self.dry_sequence_breaker
             settings["dry_sequence_breakers"] = () if texts == ["none"] else tuple(texts)
         biases = dict(_bias(text) for text in self.logit_bias or ())
-        with wrong_usage(_SAMPLING_FLAGS, flag="--logit-bias"):
+        flags = {**_SAMPLING_FLAGS, "dry_sequence_breakers": "--dry-sequence-breaker"}
+        with wrong_usage(flags, flag="--logit-bias"):
             return SamplingConfig(logit_bias=biases, **settings)
 
 
@@ -206,10 +212,17 @@ class GrammarOptions:
     panel: ClassVar[str] = "Grammar"
     grammar: Annotated[str | None, typer.Option("--grammar", metavar="GBNF", help="A grammar in GBNF.")] = None
     grammar_file: Annotated[
-        typer.FileText | None, typer.Option("--grammar-file", metavar="FILE", help="A file with one; -: stdin.")
+        typer.FileBinaryRead | None, typer.Option("--grammar-file", metavar="FILE", help="A file with one; -: stdin.")
     ] = None
     json_schema: Annotated[
-        str | None, typer.Option("--json-schema", "-j", metavar="SCHEMA", help="A JSON schema; {}: any object.")
+        str | None,
+        typer.Option(
+            "--json-schema", "-j", metavar="SCHEMA", help="A JSON schema, or a file with one; {}: any object."
+        ),
+    ] = None
+    json_schema_file: Annotated[
+        typer.FileBinaryRead | None,
+        typer.Option("--json-schema-file", "-jf", metavar="FILE", help="A file with a JSON schema; -: stdin."),
     ] = None
     regex: Annotated[str | None, typer.Option("--regex", metavar="REGEX", help="A regular expression.")] = None
     lark: Annotated[str | None, typer.Option("--lark", metavar="LARK", help="A grammar in Lark's syntax.")] = None
@@ -222,25 +235,63 @@ class GrammarOptions:
         """
         from pyspec.llama.grammar import Grammar  # noqa: PLC0415 - --help does without
 
-        given = {
-            Grammar.gbnf: self.grammar if self.grammar_file is None else _text(self.grammar_file),
-            Grammar.json_schema: self.json_schema,
-            Grammar.regex: self.regex,
-            Grammar.lark: self.lark,
-        }
-        found = [(make, text) for make, text in given.items() if text is not None]
-        if len(found) > 1 or (self.grammar is not None and self.grammar_file is not None):
-            msg = "give one of --grammar, --grammar-file, --json-schema, --regex and --lark."
+        ways: list[tuple[Any, Callable[[Any], Grammar]]] = [
+            (self.grammar, Grammar.gbnf),
+            (self.grammar_file, lambda file: Grammar.gbnf(_text(file, "--grammar-file"))),
+            (self.json_schema, lambda given: _json_schema(_schema_text(given))),
+            (self.json_schema_file, lambda file: _json_schema(_text(file, "--json-schema-file"))),
+            (self.regex, Grammar.regex),
+            (self.lark, Grammar.lark),
+        ]
+        found = [(given, make) for given, make in ways if given is not None]
+        if len(found) > 1:
+            msg = "give one of --grammar, --grammar-file, --json-schema, --json-schema-file, --regex and --lark."
             raise typer.BadParameter(msg)
-        return found[0][0](found[0][1]) if found else None
+        return found[0][1](found[0][0]) if found else None
 
 
-def _text(file: typer.FileText) -> str:
+def _json_schema(text: str) -> Grammar:
+    """Return the grammar of a schema; as in llama.cpp, an empty one is for any object, not for any value."""
+    from pyspec.llama.grammar import Grammar  # noqa: PLC0415
+
+    return Grammar.json() if re.fullmatch(r"\s*\{\s*\}\s*", text) else Grammar.json_schema(text)
+
+
+def _schema_text(given: str) -> str:
+    """Return the schema that was given, or that of the file that was named: a schema begins with a brace."""
+    if given.lstrip().startswith("{") or given.strip() in ("true", "false"):
+        return given
     try:
-        return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{file.name} cannot be read: {error}."
-        raise typer.BadParameter(msg, param_hint="--grammar-file") from None
+        with Path(given).open("rb") as file:
+            return _text(file, "--json-schema")
+    except OSError as error:
+        shown = given if len(given) <= _MAX_SHOWN else f"{given[:_MAX_SHOWN]}..."
+        msg = f"{shown!r} is neither a schema, which begins with a brace, nor a file: {error.strerror}."
+        raise typer.BadParameter(msg, param_hint="--json-schema") from None
+
+
+def _text(file: BinaryIO, flag: str) -> str:
+    """Return the text of a file with a grammar. What is too long is not read to its end, which it may not have.
+
+    Editors on Windows put a mark before a text, which is no part of it.
+
+    Raises:
+        typer.BadParameter: It cannot be read, is too long, or not UTF-8.
+    """
+    from pyspec.llama.grammar.description import MAX_TEXT  # noqa: PLC0415
+
+    most = 4 * MAX_TEXT + len(codecs.BOM_UTF8)
+    try:
+        data = file.read(most + 1)
+        if len(data) <= most:
+            return data.decode("utf-8-sig")
+        trouble = f"is too long; at most {MAX_TEXT} characters are compiled"
+    except OSError as error:
+        trouble = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        trouble = f"is not UTF-8: {error}"
+    msg = f"the file {file.name} {trouble}."
+    raise typer.BadParameter(msg, param_hint=flag)
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -218,6 +218,8 @@ class SpeculationOptions:
         from pyspec import drafters  # noqa: PLC0415 - --help does without
         from pyspec.speculation.config import Speculation  # noqa: PLC0415
 
+        self._rule()  # is refused here when it is wrong, before a model is loaded
+        _numbers(self.synth_rates)
         with wrong_usage(flag="--spec-type"):
             names = Speculation(self.spec_type if self.spec_type is not None else "none").names
         for name in names:
@@ -257,6 +259,9 @@ class SpeculationOptions:
         )
 
     def _rule(self) -> str:
+        if self.synth_length is not None and self.synth_rates is not None:
+            msg = "give one of --spec-synth-len and --spec-synth-rates: rates have a length of their own."
+            raise typer.BadParameter(msg, param_hint="--spec-synth-len")
         synthetic = self.synth_length is not None or self.synth_rates is not None
         if self.rule is None:
             return "synthetic" if synthetic else "match"
@@ -267,8 +272,9 @@ class SpeculationOptions:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Name of a drafter's option to the flag that gave it."""
-        return {option: flag for flag, _drafter, option in self._given()}
+        """Name of a setting, a drafter's option for example, to the flag that gave it."""
+        rule = {"rates": "--spec-synth-rates", "length": "--spec-synth-len"}
+        return rule | {option: flag for flag, _drafter, option in self._given()}
 
     def _given(self) -> dict[tuple[str, str, str], Any]:
         """Return (flag, drafter, option) to value, for what was given."""

@@ -24,7 +24,8 @@ class Chunk(NamedTuple):
         pieces: The text of each token by itself; bytes, because a character may span tokens.
         finish: Why the generation ended with this chunk, or None.
         logprobs: The log-probability of each token; empty unless asked.
-        top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
+        top: Per token the most likely ones of its row, best first, as (token, logit), or as (token, log-probability)
+            where log-probabilities are asked for; empty unless asked.
     """
 
     text: str
@@ -47,7 +48,8 @@ class Result:
         valid: Whether this is the target's output; False under the rule "synthetic".
         prompt_tokens: The prompt.
         sources: Where each token came from; "unknown" for tokens of a round that raised after it committed them.
-        top: Per token the largest logits of its row as (token, logit), best first; empty unless asked.
+        top: Per token the most likely ones of its row, best first, as (token, logit), or as (token, log-probability)
+            where log-probabilities are asked for; empty unless asked.
         logprobs: Per token its log-probability; empty unless asked.
         seed: Seed of the random draws, None at temperature 0.
         stats: Counters of this generation.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int
+from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int, shown
 from pyspec.errors import BatchError, TokenError
 
 NO_TOKEN = -1
@@ -69,7 +69,7 @@ class Batch:
             require_bool("output", output)
         sequences = (seq_ids,) if type(seq_ids) is int else _several(seq_ids)
         if not sequences:
-            msg = f"An entry of a batch must belong to at least one sequence; found {seq_ids!r}."
+            msg = f"An entry of a batch must belong to at least one sequence; found {shown(seq_ids)}."
             raise BatchError(msg)
         row = None if state is None else _row(state)
         self.tokens.append(token if type(token) is int else _plain(token))
@@ -84,7 +84,7 @@ class Batch:
         """Append consecutive tokens of one sequence."""
         given = as_list(tokens)
         if given is None:
-            msg = f"tokens must be a sequence of token ids, not {tokens!r}."
+            msg = f"tokens must be a sequence of token ids, not {shown(tokens)}."
             raise TokenError(msg)
         first_position = require_int("first_position", first_position, 0, MAX_INT32)
         for offset, token in enumerate(given):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pyspec._native import contexts as native
 from pyspec._native.devices import devices
-from pyspec.config import ContextConfig, default_threads, require_bool, require_int
+from pyspec.config import ContextConfig, default_threads, require_bool, require_int, shown
 from pyspec.errors import (
     BatchError,
     ConfigError,
@@ -280,13 +280,15 @@ class Context:
         for i, token in enumerate(batch.tokens):
             legal = type(token) is int and (0 <= token < n_vocab or (token == NO_TOKEN and bool(batch.states)))
             if not legal:
-                msg = f"Entry {i} has the token {token!r}; the vocabulary has the ids 0 to {n_vocab - 1}."
+                msg = f"Entry {i} has the token {shown(token)}; the vocabulary has the ids 0 to {n_vocab - 1}."
                 raise TokenError(msg)
             position = batch.positions[i]
             for seq_id in self._checked_sequences(i, batch.seq_ids[i]):
                 end = ends[seq_id] if seq_id in ends else self._length(seq_id)
                 if type(position) is not int or position != end:
-                    msg = f"Entry {i} is at position {position!r} of sequence {seq_id}; its next position is {end}."
+                    msg = (
+                        f"Entry {i} is at position {shown(position)} of sequence {seq_id}; its next position is {end}."
+                    )
                     raise PositionError(msg)
                 if not self.borrows_memory:  # there, entries are read beside what the target holds, and not kept
                     ends[seq_id] = end + 1
@@ -298,11 +300,11 @@ class Context:
 
     def _checked_sequences(self, i: int, sequences: object) -> tuple[int, ...]:
         if not isinstance(sequences, tuple) or not sequences:
-            msg = f"Entry {i} must belong to at least one sequence; found {sequences!r}."
+            msg = f"Entry {i} must belong to at least one sequence; found {shown(sequences)}."
             raise BatchError(msg)
         for seq_id in sequences:
             if type(seq_id) is not int or not 0 <= seq_id < self.n_seq_max:
-                msg = f"Entry {i} is of sequence {seq_id!r}; this context has 0 to {self.n_seq_max - 1}."
+                msg = f"Entry {i} is of sequence {shown(seq_id)}; this context has 0 to {self.n_seq_max - 1}."
                 raise SequenceError(msg)
         return sequences
 

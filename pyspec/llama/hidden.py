@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import hidden as native
-from pyspec.config import as_list, require_bool, require_int
+from pyspec.config import as_list, require_bool, require_int, shown
 from pyspec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class HiddenStates:
             ConfigError: ``which`` is something else.
         """
         if not isinstance(which, str) or which not in _WHICH:
-            msg = f"which must be one of {', '.join(_WHICH)}, not {which!r}."
+            msg = f"which must be one of {', '.join(_WHICH)}, not {shown(which)}."
             raise ConfigError(msg)
         native.keep_next_n(self._context.handle, _WHICH[which])
         self._context.rows_may_move()
@@ -76,7 +76,7 @@ class HiddenStates:
         try:
             native.fill_next_n(self._context.handle, float(value))
         except (TypeError, ValueError, OverflowError):
-            msg = f"value must be a number, not {value!r}."
+            msg = f"value must be a number, not {shown(value)}."
             raise ConfigError(msg) from None
 
     def set_next_n_layer(self, offset: int) -> None:
@@ -104,7 +104,7 @@ class HiddenStates:
     def _checked(self, layers: Iterable[int]) -> list[int]:
         numbers = as_list(layers)
         if not numbers:
-            msg = f"layers must be numbers of layers, at least one; found {layers!r}."
+            msg = f"layers must be numbers of layers, at least one; found {shown(layers)}."
             raise ConfigError(msg)
         n_layer = self._context.model.info.n_layer
         return [require_int("layer", number, 0, n_layer) for number in numbers]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
-from pyspec.config import MAX_INT32, as_index, require_bool, require_int
+from pyspec.config import MAX_INT32, as_index, require_bool, require_int, shown
 from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Memory:
         """
         sequence = self.checked(seq_id)
         if not isinstance(checkpoint, Checkpoint) or checkpoint[2:4] != (self._context.handle, sequence):
-            msg = f"checkpoint must be one of sequence {sequence} of this context, not {checkpoint!r}."
+            msg = f"checkpoint must be one of sequence {sequence} of this context, not {shown(checkpoint)}."
             raise ConfigError(msg)
         if not checkpoint.length:
             self.clear(sequence)
@@ -288,6 +288,6 @@ class Memory:
         n_seq_max = self._context.n_seq_max
         number = as_index(seq_id)
         if number is None or not 0 <= number < n_seq_max:
-            msg = f"There is no sequence {seq_id!r}; this context has the sequences 0 to {n_seq_max - 1}."
+            msg = f"There is no sequence {shown(seq_id)}; this context has the sequences 0 to {n_seq_max - 1}."
             raise SequenceError(msg)
         return number

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspec._native import Handle
 from pyspec._native import models as native
-from pyspec.config import ModelConfig
+from pyspec.config import ModelConfig, shown
 from pyspec.errors import (
     ConfigError,
     LoadCancelledError,
@@ -122,7 +122,7 @@ class Model:
         self, path: str | os.PathLike[str], config: ModelConfig | None = None, *, progress: Progress | None = None
     ) -> None:
         if progress is not None and not callable(progress):
-            msg = f"progress must be a function, not {progress!r}."
+            msg = f"progress must be a function, not {shown(progress)}."
             raise ConfigError(msg)
         self.path = _checked_path(path)
         self.config = config if config is not None else ModelConfig()
@@ -164,14 +164,14 @@ class Model:
             name: A named variant, such as "tool_use".
         """
         if name is not None and (not isinstance(name, str) or not name.isprintable()):
-            msg = f"name must be the name of a template, not {name!r}."
+            msg = f"name must be the name of a template, not {shown(name)}."
             raise ConfigError(msg)
         return native.chat_template(self.handle, name)
 
     def has_tensor(self, name: str) -> bool:
         """Return whether the file holds a tensor of this name, such as "token_embd.weight"."""
         if not isinstance(name, str) or not name.isprintable():
-            msg = f"name must be the name of a tensor, not {name!r}."
+            msg = f"name must be the name of a tensor, not {shown(name)}."
             raise ConfigError(msg)
         return native.has_tensor(self.handle, name)
 
@@ -210,10 +210,10 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
         reason = getattr(error, "strerror", None) or error
         name = os.fspath(path)
         hint = "" if Path(name).suffix else " For a model's name, pyspec.hub.resolve(name) gives the path."
-        msg = f"The model {name!r} cannot be read: {reason}.{hint}"
+        msg = f"The model {shown(name)} cannot be read: {reason}.{hint}"
         raise ModelNotFoundError(msg) from None
     except TypeError:
-        msg = f"path must be a string or a path, not {path!r}."
+        msg = f"path must be a string or a path, not {shown(path)}."
         raise ConfigError(msg) from None
     if header[:4] != _MAGIC:
         msg = f"{checked} is not a GGUF file: it starts with {header[:4]!r} instead of {_MAGIC!r}."

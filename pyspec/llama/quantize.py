@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from pyspec._native import log
 from pyspec._native import models as native
-from pyspec.config import ModelConfig, as_list, require_bool, require_int
+from pyspec.config import ModelConfig, as_list, require_bool, require_int, shown
 from pyspec.errors import ConfigError, QuantizeError
 from pyspec.llama.model import Model
 
@@ -77,13 +77,13 @@ def quantize(  # noqa: PLR0913 - each is an option by its own name
     """
     file_type = TYPES.get(str(type_name).upper())
     if file_type is None:
-        msg = f"There is no type {type_name!r}; known are {', '.join(TYPES)}."
+        msg = f"There is no type {shown(type_name)}; known are {', '.join(TYPES)}."
         raise ConfigError(msg)
     threads = require_int("n_threads", n_threads, 0, 512)
     require_bool("allow_requantize", allow_requantize)
     require_bool("pure", pure)
     if progress is not None and not callable(progress):
-        msg = f"progress must be a function, not {progress!r}."
+        msg = f"progress must be a function, not {shown(progress)}."
         raise ConfigError(msg)
     with Model(source, ModelConfig(vocab_only=True)) as model:
         layers = _checked_layers(prune_layers, model)
@@ -112,7 +112,7 @@ def _checked_destination(destination: str | os.PathLike[str], source: Model) -> 
     try:
         target = Path(destination)
         if "\0" in str(target):
-            msg = f"destination must be a path, not {destination!r}."
+            msg = f"destination must be a path, not {shown(destination)}."
             raise ConfigError(msg)
         if target.exists() and target.samefile(source.path):
             msg = f"{target} is the source itself; give the copy another name."
@@ -124,7 +124,7 @@ def _checked_destination(destination: str | os.PathLike[str], source: Model) -> 
             msg = f"The folder {target.parent} does not exist."
             raise ConfigError(msg)
     except (TypeError, OSError) as error:
-        msg = f"destination must be a path, not {destination!r}: {error}."
+        msg = f"destination must be a path, not {shown(destination)}: {error}."
         raise ConfigError(msg) from None
     return target
 
@@ -145,7 +145,7 @@ def _checked_layers(prune_layers: Sequence[int], model: Model) -> list[int]:
     n_layer = int(model.metadata.get(f"{model.info.architecture}.block_count", model.info.n_layer))
     given = as_list(prune_layers)
     if given is None:
-        msg = f"prune_layers must be a list of layers, not {prune_layers!r}."
+        msg = f"prune_layers must be a list of layers, not {shown(prune_layers)}."
         raise ConfigError(msg)
     layers = sorted({require_int("a layer of prune_layers", layer, 0, n_layer - 1) for layer in given})
     if len(layers) >= n_layer:

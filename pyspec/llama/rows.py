@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
-from pyspec.config import MAX_INT32, as_index, as_list, require_int
+from pyspec.config import MAX_INT32, as_index, as_list, require_int, shown
 from pyspec.errors import ConfigError, DecodeError, LifetimeError, TokenError
 from pyspec.llama.mask import TokenMask, allows, checked_mask
 
@@ -43,7 +43,9 @@ class Rows:
         try:
             start, end, step = part.indices(self._count)
         except (AttributeError, TypeError):
-            msg = f"Rows can only be sliced, as in rows[1:3], not indexed with {part!r}; see logits() and argmax()."
+            msg = (
+                f"Rows can only be sliced, as in rows[1:3], not indexed with {shown(part)}; see logits() and argmax()."
+            )
             raise ConfigError(msg) from None
         if step != 1:
             msg = "Rows can only be sliced without a step."
@@ -93,7 +95,7 @@ class Rows:
         given = as_list(tokens)
         ids = [None] if given is None else [as_index(token) for token in given]
         if not all(token is not None and 0 <= token < n_vocab for token in ids):
-            msg = f"tokens must be a list of ids from 0 to {n_vocab - 1}, not {tokens!r}."
+            msg = f"tokens must be a list of ids from 0 to {n_vocab - 1}, not {shown(tokens)}."
             raise TokenError(msg)
         return native.logprobs(self._context.handle, row, np.array(ids, np.int32))
 
@@ -111,7 +113,7 @@ class Rows:
         """
         number = i if type(i) is int else as_index(i)
         if number is None or not 0 <= number < self._count:
-            msg = f"There are {self._count} logits rows; row {i!r} does not exist."
+            msg = f"There are {self._count} logits rows; row {shown(i)} does not exist."
             raise ConfigError(msg)
         if self._n_decodes != self._context.n_decodes:
             msg = "These logits rows were overwritten by a later decode; copy what must last."

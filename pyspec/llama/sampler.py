@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import samplers as native
-from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, as_index, require_int
+from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, as_index, require_int, shown
 from pyspec.errors import ConfigError, TokenError, UnsupportedError
 from pyspec.llama.breakers import breakers
 from pyspec.llama.mask import TokenMask, checked_mask
@@ -143,7 +143,7 @@ class SamplerChain:
         """
         number = as_index(token)
         if number is None or not 0 <= number < self._n_vocab:
-            msg = f"Token {token!r} is outside the vocabulary, ids 0 to {self._n_vocab - 1}."
+            msg = f"Token {shown(token)} is outside the vocabulary, ids 0 to {self._n_vocab - 1}."
             raise TokenError(msg)
         native.accept(self._handle, number)
 
@@ -202,8 +202,8 @@ def _breakers(config: SamplingConfig, vocab: Vocab | None) -> native.Breakers:
         return ()
     if not isinstance(vocab, Vocab):
         msg = (
-            f"DRY's sequence breakers are texts, so the sampler needs vocab, the model's vocabulary, not {vocab!r}; "
-            "without it, set dry_sequence_breakers to ()."
+            "DRY's sequence breakers are texts, so the sampler needs vocab, the model's vocabulary, not "
+            f"{shown(vocab)}; without it, set dry_sequence_breakers to ()."
         )
         raise ConfigError(msg)
     return breakers(vocab, config.dry_sequence_breakers)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyspec._native import Handle
 from pyspec._native import models as native
-from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int
+from pyspec.config import MAX_INT32, as_index, as_list, require_bool, require_int, shown
 from pyspec.errors import ConfigError, TokenError, VocabError
 
 
@@ -169,10 +169,10 @@ class Vocab:
         for i, token in enumerate(given):
             number = as_index(token)
             if number is None:
-                msg = f"Token {i} is {token!r}; token ids are integers."
+                msg = f"Token {i} is {shown(token)}; token ids are integers."
                 raise TokenError(msg)
             if not 0 <= number < self.n_tokens:
-                msg = f"Token {i} is {number}; the vocabulary has the ids 0 to {self.n_tokens - 1}."
+                msg = f"Token {i} is {shown(number)}; the vocabulary has the ids 0 to {self.n_tokens - 1}."
                 raise TokenError(msg)
             checked.append(number)
         return checked

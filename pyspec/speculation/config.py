@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspec.config import require_bool, require_int
+from pyspec.config import require_bool, require_int, shown
 from pyspec.errors import ConfigError
 from pyspec.llama.model import Model
 from pyspec.speculation.accept import AcceptRule
@@ -54,12 +54,12 @@ class Speculation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", parsed_types(self._suitable() if self.types is None else self.types))
         if not isinstance(self.rule, str) or self.rule not in RULES:
-            msg = f"rule must be one of {', '.join(RULES)}, not {self.rule!r}."
+            msg = f"rule must be one of {', '.join(RULES)}, not {shown(self.rule)}."
             raise ConfigError(msg)
         if not isinstance(self.options, Mapping) or not all(
             isinstance(name, str) and isinstance(entry, Mapping) for name, entry in self.options.items()
         ):
-            msg = f"options must map drafter names to their options, not {self.options!r}."
+            msg = f"options must map drafter names to their options, not {shown(self.options)}."
             raise ConfigError(msg)
         if self.n_snapshots is not None:
             require_int("n_snapshots", self.n_snapshots, 0, 1 << 16)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.config import as_list, require_float, require_int
+from pyspec.config import as_list, require_float, require_int, shown
 from pyspec.errors import ConfigError
 from pyspec.speculation.target import TargetHidden
 
@@ -95,11 +95,11 @@ def parsed_types(types: object) -> tuple[str, ...]:
         parts = [types]
     for part in parts:
         if not isinstance(part, str) or not part.strip():
-            msg = f"types must be drafter names separated by commas, not {types!r}."
+            msg = f"types must be drafter names separated by commas, not {shown(types)}."
             raise ConfigError(msg)
     found = tuple(dict.fromkeys(part.strip() for part in parts))
     if not found or ("none" in found and len(found) > 1):
-        msg = f'"none" switches speculation off and stands alone; found {types!r}.'
+        msg = f'"none" switches speculation off and stands alone; found {shown(types)}.'
         raise ConfigError(msg)
     return found
 

@@ -84,7 +84,8 @@ class Outcome(NamedTuple):
         n_checkpoint_bytes: Size of the checkpoint that was taken for the draft; 0 when none was.
         logprobs: Per emitted token the log-probability that its row, as it is, gives it; empty unless asked.
         first: The round read the end of its prompt too, and its time is the prompt's.
-        top: Per emitted token the largest logits of its row as (token, logit), best first; empty unless asked.
+        top: Per emitted token the most likely ones of its row, best first, as (token, logit), or as (token,
+            log-probability) where log-probabilities are asked for; empty unless asked.
         seconds: Per stage, and "total"; shared by all sequences of the round.
     """
 
@@ -221,7 +222,7 @@ def _decide(
         finish=finish,
         rule=rule.name,
         rollback=way_back(target.memory, len(proposal.draft.tokens) - n_accepted),
-        top=_top(rows, len(emitted), sequence.n_top) if sequence.n_top else (),
+        top=_top(rows, len(emitted), sequence) if sequence.n_top else (),
         seconds=seconds,
         n_checkpoint_bytes=point.checkpoint_bytes.get(sequence.seq_id, 0),
         logprobs=_logprobs(rows, emitted) if sequence.wants_logprobs else (),
@@ -229,10 +230,14 @@ def _decide(
     )
 
 
-def _top(rows: TargetRows, n_emitted: int, n_top: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the largest logits of the rows that decided."""
-    largest = (rows.top_k(i, n_top) for i in range(n_emitted))
-    return tuple(tuple(zip(tokens.tolist(), logits.tolist(), strict=True)) for tokens, logits in largest)
+def _top(rows: TargetRows, n_emitted: int, sequence: Sequence) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Return the most likely tokens of the rows that decided."""
+    found = []
+    for i in range(n_emitted):
+        tokens, logits = rows.top_k(i, sequence.n_top)
+        values = rows.logprobs(i, tokens) if sequence.wants_logprobs else logits
+        found.append(tuple(zip(tokens.tolist(), values.tolist(), strict=True)))
+    return tuple(found)
 
 
 def _logprobs(rows: TargetRows, emitted: tuple[int, ...]) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspec.config import MAX_INT32, require_int
+from pyspec.config import MAX_INT32, require_int, shown
 from pyspec.errors import ConfigError
 from pyspec.speculation.accept import AcceptRule, MatchRule
 from pyspec.speculation.coupled import CoupledRule
@@ -29,7 +29,7 @@ def make_rule(name: object, *, n_max: int = 0, rates: object = None, length: obj
         ConfigError: There is no such rule, or what it needs is missing or wrong.
     """
     if not isinstance(name, str) or name not in RULES:
-        msg = f"rule must be one of {', '.join(RULES)}, not {name!r}."
+        msg = f"rule must be one of {', '.join(RULES)}, not {shown(name)}."
         raise ConfigError(msg)
     if name == "synthetic":
         return SyntheticRule(_synthetic_rates(n_max, rates, length))

@@ -93,6 +93,7 @@ class GenerationStats:
 
     Attributes:
         n_prompt: Tokens of the prompt.
+        n_reused: Those of them that were found in memory.
         n_rounds: Target decodes after the prompt.
         n_emitted: Tokens emitted = ``n_accepted + n_rounds``.
         n_drafted: Tokens proposed.
@@ -103,7 +104,6 @@ class GenerationStats:
         n_checkpoint_bytes: Their sizes added up.
         n_replays: Rounds after which a checkpoint was restored; what they decided is decoded again.
         lengths: Acceptance length to number of rounds.
-        n_reused: Tokens of the prompt that memory held already.
         queue_seconds: From the request to its slot.
         prompt_seconds: From there to the first token, which the round that reads the prompt's end gives.
         seconds: For the rounds after it: "draft", "verify", "accept", "rollback" and "total". They are those of whole
@@ -112,6 +112,7 @@ class GenerationStats:
     """
 
     n_prompt: int = 0
+    n_reused: int = 0
     n_rounds: int = 0
     n_emitted: int = 0
     n_drafted: int = 0
@@ -121,7 +122,6 @@ class GenerationStats:
     n_checkpoint_bytes: int = 0
     n_replays: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
-    n_reused: int = 0
     queue_seconds: float = 0.0
     prompt_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -159,6 +159,7 @@ class GenerationStats:
         """Return counters and rates for JSON."""
         return {
             "n_prompt": self.n_prompt,
+            "n_reused": self.n_reused,
             "n_rounds": self.n_rounds,
             "n_emitted": self.n_emitted,
             "n_drafted": self.n_drafted,
@@ -171,7 +172,6 @@ class GenerationStats:
             "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
             "tokens_per_second": self.tokens_per_second,
-            "n_reused": self.n_reused,
             "queue_seconds": self.queue_seconds,
             "prompt_seconds": self.prompt_seconds,
             "seconds": dict(self.seconds),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-from pyspec.config import as_list, require_float
+from pyspec.config import as_list, require_float, shown
 from pyspec.errors import ConfigError
 from pyspec.speculation.accept import Verdict, follow
 from pyspec.speculation.draft import Draft
@@ -72,7 +72,7 @@ def checked_rates(rates: object, n_max: int) -> tuple[float, ...]:
     """
     numbers = as_list(rates)
     if numbers is None or len(numbers) != n_max:
-        found = f"{rates!r}" if numbers is None else f"{len(numbers)} of them"
+        found = shown(rates) if numbers is None else f"{len(numbers)} of them"
         msg = f"rates must be one acceptance rate for each of the {n_max} draft positions, not {found}."
         raise ConfigError(msg)
     checked = tuple(require_float(f"rates[{i}]", rate, 0.0, 1.0) for i, rate in enumerate(numbers))

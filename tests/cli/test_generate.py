@@ -35,6 +35,7 @@ def test_text_goes_to_stdout_and_a_summary_to_stderr(generate: Run) -> None:
         r"\n?\[40 tokens, [\d.]+ tokens/s, prompt of \d+ tokens in [\d.]+ s, finish length\]\n", ran.err
     )
     assert (len(parsed["tokens"]), parsed["finish"], parsed["draft_model"]) == (40, "length", None)
+    assert "[1 token, " in generate(*PROMPT, "-n", "1").err
     assert parsed["spec"]["types"] == ["none"]
 
 
@@ -161,6 +162,14 @@ WRONG = {
     "-p x -ctk q9": "--cache-type-k",
     "-p x -fa maybe": "-fa",
     "-p x -ngl few": "-ngl",
+    "-p x --stop=": "--stop: '' is no text",
+    "-p x --stop \udcff": "--stop: '\\udcff' is no text",
+    "-p x --dry-sequence-breaker=": "--dry-sequence-breaker: dry_sequence_breakers must be texts of 1 to 40 bytes",
+    "-p x -l 3=nan": "--logit-bias: a value of logit_bias must be a number",
+    "-p x --spec-rule synthetic": "--spec-rule: --spec-synth-len or --spec-synth-rates belong to",
+    "-p x --spec-rule match --spec-synth-len 2": "--spec-rule: --spec-synth-len or --spec-synth-rates belong to",
+    "-p x --spec-synth-len 2 --spec-synth-rates 1": "--spec-synth-len: give one of",
+    "-p x --spec-synth-rates 1,,1": "--spec-synth-rates: it must be numbers",
     "-p x -ngl -2": "--gpu-layers",
     "-p x -ngld 3": "-ngld: there is no draft model",
     "-p x -f does-not-exist": "No such file",
@@ -186,6 +195,17 @@ def test_token_files_are_lists_of_integers(run: Run, tmp_path: Path, content: st
     path = tmp_path / "tokens.json"
     path.write_text(content, encoding="utf-8")
     assert "--prompt-tokens" in run("generate", "-m", "x.gguf", "--prompt-tokens", path).usage_error
+
+
+def test_synthetic_acceptance_must_suit_the_drafter(generate: Run) -> None:
+    flags = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "2")
+    for rates in ("0.5", "0.5,0.4,0.3", "0.4,0.5", "nan,0", "2,1"):
+        assert "--spec-synth-rates: rates" in generate(*FEW, *flags, "--spec-synth-rates", rates).usage_error
+    for length in ("0.5", "nan", "inf", "3.1", "-1"):
+        assert "--spec-synth-len: length must be" in generate(*FEW, *flags, "--spec-synth-len", length).usage_error
+    assert "--spec-type" in generate(*FEW, "--spec-synth-len", "2").usage_error
+    marked = generate(*FEW, *flags, "--spec-synth-len", "2")
+    assert (marked.code, "INVALID OUTPUT" in marked.err) == (0, True)
 
 
 def test_options_that_a_drafter_refuses_are_wrong_usage(generate: Run, draft: tuple[object, ...]) -> None:

@@ -67,6 +67,8 @@ def test_wrong_schemas(vocab: pyspec.Vocab, text: str, line: int, column: int, t
         ('{"maximum": 1e999}', "a number that is too large"),
         ('{"maximum": ' + "9" * 10_000 + "}", "wrong"),
         ("false", "schema is false"),
+        ('{"const": "\\ud800"}', "half of a surrogate pair"),
+        ('{"properties": {"\\uDC00\\uD800": true}}', "half of a surrogate pair"),
     ],
 )
 def test_schemas_that_are_wrong_in_no_one_place(vocab: pyspec.Vocab, text: str, trouble: str) -> None:
@@ -291,13 +293,38 @@ kind = GrammarKind(sys.argv[1])
 fragments = st.lists(st.sampled_from(FRAGMENTS[kind.value]), max_size=30).map(
     lambda parts: " ".join(parts) if kind is not GrammarKind.REGEX else "".join(parts)
 )
-starts = {"Lark grammar": "start: ", "GBNF grammar": "root ::= "}.get(kind.value, "")
 values = st.recursive(
     st.sampled_from([None, True, False, 0, 1, -1.5, 3, "", "a", "string", "object", "array", "integer", "^a+$", "#"]),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=3)),
 )
-schemas = st.dictionaries(st.sampled_from(KEYS), values, max_size=3).map(json.dumps)
-good = schemas if kind is GrammarKind.JSON_SCHEMA else fragments.map(lambda text: starts + text)
+few = st.integers(0, 3)
+FITTING = {
+    "string": {"minLength": few, "maxLength": few, "pattern": st.sampled_from(["^a+$", "[ab]", "é"])},
+    "integer": {"minimum": few, "maximum": few, "multipleOf": few},
+    "array": {"minItems": few, "maxItems": few, "items": st.deferred(lambda: fitting)},
+    "object": {"properties": st.deferred(lambda: st.dictionaries(st.sampled_from("ab"), fitting, max_size=2)),
+        "required": st.sampled_from([[], ["a"], ["b", "a"]]), "additionalProperties": st.booleans()},
+}  # limits may contradict each other
+fitting = st.one_of(
+    *(st.fixed_dictionaries({"type": st.just(name)}, optional=keys) for name, keys in FITTING.items()),
+    st.fixed_dictionaries({"enum": st.lists(values, min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"anyOf": st.lists(st.deferred(lambda: fitting), min_size=1, max_size=2)}),
+)
+schemas = st.one_of(fitting, st.dictionaries(st.sampled_from(KEYS), values, max_size=3)).map(json.dumps)
+RULES = {  # what an expression may have for parts, and the rules it needs then
+    "Lark grammar": (['"a"', "/[ab]/", "A", "b", "<think>", "INT"], 'A: /a+é/\nb: "b" start?\n%import common.INT'),
+    "GBNF grammar": (['"a"', "[^a]", "x", ".", "<think>", '"\\n"'], 'x ::= "b" root?'),
+}
+start = {"Lark grammar": "start: ", "GBNF grammar": "root ::= "}.get(kind.value, "")
+parts, rules = RULES.get(kind.value, ([], ""))
+shapes = ["({0})*", "({0} | {1})?", "{0} {1}"]
+expressions = st.recursive(
+    st.sampled_from(parts), lambda inner: st.builds(str.format, st.sampled_from(shapes), inner, inner)
+)
+good = {
+    GrammarKind.JSON_SCHEMA: schemas,
+    GrammarKind.REGEX: fragments,
+}.get(kind, st.one_of(fragments.map(start.__add__), expressions.map(lambda text: f"{start}{text}\n{rules}\n")))
 texts = st.one_of(st.text(max_size=80), fragments, good)
 n_good = 0
 
@@ -326,5 +353,5 @@ print(n_good)
 @pytest.mark.parametrize("kind", [kind.value for kind in GrammarKind])
 def test_random_texts_are_grammars_or_errors(run_script: Script, kind: str) -> None:
     done = run_script(FUZZ, kind)
-    assert int(done.stdout) >= 10  # some were grammars
+    assert int(done.stdout) >= 10  # some were grammars; without this seed, too: of 400 texts it is 50 or more
     assert done.stderr == ""

@@ -29,12 +29,14 @@ from pyspec.speculation import (
     Ending,
     MatchRule,
     Needs,
+    Outcome,
     Proposal,
     RoundBatch,
     Sequence,
     Verdict,
     run_round,
 )
+from pyspec.speculation.accept import supported
 from pyspec.speculation.coupled import CoupledRule, coupled_token
 from pyspec.speculation.noise import Stream, gumbel, uniform
 from pyspec.speculation.rejection import RejectionRule, acceptance, residual
@@ -224,6 +226,18 @@ class Faltering:
         return verdict
 
 
+def play_rounds(
+    sequence: Sequence, proposer: Drawing, target: FakeTarget, rule: AcceptRule, numbers: Given
+) -> list[Outcome]:
+    """Play a sequence to its end; a round that fails is played again."""
+    outcomes = []
+    while sequence.ending.remaining:
+        with contextlib.suppress(InjectedError):
+            outcomes += run_round(RoundBatch([sequence]), proposer, target, rule)
+        numbers.notes.append((*sequence.history, sequence.pending))
+    return outcomes
+
+
 @pytest.mark.parametrize("falters", [False, True], ids=["once", "undone and played again"])
 @pytest.mark.parametrize("kind", [RollbackKind.TRIM, RollbackKind.WHOLE], ids=["trim", "replay"])
 def test_a_generation_has_the_targets_distribution(kind: RollbackKind, falters: bool) -> None:  # noqa: FBT001
@@ -239,16 +253,48 @@ def test_a_generation_has_the_targets_distribution(kind: RollbackKind, falters: 
         sequence = Sequence(0, list(prompt[:-1]), prompt[-1], sampler, Ending(max_tokens=n_tokens), lag=1)
         rule = Faltering(RejectionRule(numbers)) if falters else RejectionRule(numbers)
         proposer = Drawing(lambda tokens: drafter(tokens[len(prompt) :]), numbers)
-        while sequence.ending.remaining:
-            with contextlib.suppress(InjectedError):
-                (outcome,) = run_round(RoundBatch([sequence]), proposer, fake, rule)
-                n_replays += outcome.rollback == "replay"
-            numbers.notes.append(tuple(sampler.seen))
+        outcomes = play_rounds(sequence, proposer, fake, rule, numbers)
+        n_replays += sum(outcome.rollback == "replay" for outcome in outcomes)
         return tuple(sampler.seen)
 
     emitted = integrated(play, parts={Stream.DRAFT: 4})  # a position may be drafted again after other tokens
     assert emitted == continued({(): Fraction(1)}, target, n_vocab, n_tokens, ends=False)
     assert (n_replays > 0) == (kind is RollbackKind.WHOLE)
+
+
+class Constrained(DistributionTable):
+    """A sampler under a grammar that allows what has a probability."""
+
+    def legal_prefix(self, tokens: SequenceOf[int]) -> int:
+        prefixes = ((*self.seen, *tokens[:i]) for i in range(len(tokens)))
+        legal = [token in supported(self._of(prefix)).tokens for prefix, token in zip(prefixes, tokens, strict=True)]
+        return [*legal, False].index(False)
+
+    def forced(self) -> list[int]:
+        return []
+
+
+def test_cutting_drafts_to_what_is_legal_changes_no_distribution() -> None:
+    """Token 1 is illegal at first and behind itself, but drafted there half of the time."""
+    n_tokens = 3
+    drafter = Weighted((1, 2, 1))
+    n_cut = 0
+
+    def target(tokens: Tokens) -> Weighted:
+        return Weighted((2, 1, 1)) if tokens and tokens[-1] != 1 else Weighted((2, 0, 1))
+
+    def play(numbers: Given) -> Tokens:
+        nonlocal n_cut
+        sampler = Constrained(lambda tokens: target(tokens).candidates, numbers)
+        sequence = Sequence(0, [], 1, sampler, Ending(max_tokens=n_tokens))
+        fake, proposer = FakeTarget(HashLogits(1, 3), 3), Drawing(lambda _: drafter, numbers)
+        outcomes = play_rounds(sequence, proposer, fake, RejectionRule(numbers), numbers)
+        n_cut += len(outcomes[0].proposal.draft.tokens) == 1
+        return tuple(sampler.seen)
+
+    emitted = integrated(play, parts={Stream.DRAFT: 4})
+    assert emitted == continued({(): Fraction(1)}, target, 3, n_tokens, ends=False)
+    assert n_cut > 0
 
 
 # Coupled

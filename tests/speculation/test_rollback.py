@@ -252,6 +252,20 @@ def test_a_checkpoint_is_restored_again_instead_of_taken_again() -> None:
         assert decoded.tokens[:-1] == future[first : first + len(decoded.tokens) - 1]
 
 
+def test_only_what_was_decided_since_a_draft_stood_is_decoded_again() -> None:
+    request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=40, n_ctx=64)
+    moves = (Move(3), Move(0, (8 - 1,)), Move(1, (8 - 1,)))
+    table = Table([request], [ScriptedSpec(moves)], machine=Machine(kind=RollbackKind.WHOLE))
+    table.begin()
+    seat, n_decided = table.seats[0], 0
+    while not table.has_ended(seat):
+        (outcome,) = table.round(table.seats)
+        n_decided = n_decided + len(outcome.emitted) if outcome.rollback == "replay" else 0
+        assert seat.sequence.lag == n_decided
+    assert {outcome.rollback for outcome in seat.outcomes} == {"none", "replay"}
+    table.check_end()
+
+
 def test_leaving_without_keep_undoes_everything() -> None:
     request = Request(HashLogits(3, 8), 8, (1, 2, 3), max_tokens=20)
     table = Table([request], [ScriptedSpec((Move(2),))])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as SequenceOf
 
+import numpy as np
 import pytest
 
 from pyspec.drafters import Chain, ModelFreeDrafter
+from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import Draft, DraftRequest, Finish, MatchRule, Outcome, Proposal, RoundBatch
 from pyspec.speculation.propose import draft_budget, propose
 from tests.fakes import FakeTarget, HashLogits, cycle_logits
@@ -81,6 +84,23 @@ def test_top_tokens_are_those_of_the_rows_that_decided() -> None:
             assert [logit for _, logit in best] == sorted(row.tolist(), reverse=True)[:3]
             assert best[0][0] == token
             history.append(token)
+
+
+def test_log_probabilities_are_those_of_the_rows_that_decided() -> None:
+    """Of the rows as they are: neither the penalty nor the draw changes them."""
+    request = Request(HashLogits(3, 8, levels=255), 8, (1, 2), max_tokens=12, seed=5, penalty=0.7)
+    table = Table([request], [ScriptedSpec((Move(2, (0,)), Move()))])
+    table.seats[0].sequence.wants_logprobs = True
+    table.begin()
+    table.play()
+    history = list(request.prompt)
+    for outcome in table.seats[0].outcomes:
+        assert len(outcome.logprobs) == len(outcome.emitted)
+        for token, logprob in zip(outcome.emitted, outcome.logprobs, strict=True):
+            odds = np.exp(request.logits(tuple(history)).astype(np.float64))
+            assert math.exp(logprob) == pytest.approx(odds[token] / odds.sum())
+            history.append(token)
+    assert table.chain.stats["scripted-0"].n_accepted > 0
 
 
 # End of output
@@ -169,6 +189,23 @@ def test_the_budget_is_the_smallest_limit(
     request = cycling([1], prompt=(1,) * 11, max_tokens=max_tokens, n_ctx=n_ctx)
     table = Table([request], machine=Machine(n_batch=n_batch, n_outputs_max=n_outputs_max))
     assert draft_budget(table.seats[0].sequence, table.target, n_sequences) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_batch", "n_ubatch", "n_outputs_max", "expected"),
+    [
+        (RollbackKind.WHOLE, 12, 8, 32, 7),
+        (RollbackKind.WHOLE, 32, 8, 6, 5),  # what is decoded again has no rows
+        (RollbackKind.BOUNDED, 32, 8, 32, 3),  # what can be dropped again is computed at once
+    ],
+)
+def test_what_memory_lacks_takes_room(
+    kind: RollbackKind, n_batch: int, n_ubatch: int, n_outputs_max: int, expected: int
+) -> None:
+    machine = Machine(n_batch, n_ubatch, n_outputs_max, kind=kind, n_snapshots=20)
+    table = Table([cycling([1], prompt=(1,) * 11)], machine=machine)
+    table.seats[0].sequence.lag = 4
+    assert draft_budget(table.seats[0].sequence, table.target, 1) == expected
 
 
 class NoQuestions:

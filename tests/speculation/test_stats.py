@@ -6,12 +6,16 @@ from collections import Counter
 import pytest
 
 from pyspec.speculation import Draft, DrafterStats, GenerationStats, Outcome, Proposal
+from pyspec.speculation.draft import GRAMMAR
 
 
-def outcome(n_drafted: int, n_accepted: int, seconds: float = 0.5) -> Outcome:
-    proposal = Proposal(Draft(tuple(range(n_drafted))), "x" if n_drafted else None)
+def outcome(
+    n_drafted: int, n_accepted: int, seconds: float = 0.5, *, drafter: str = "x", rollback: str = "none"
+) -> Outcome:
+    proposal = Proposal(Draft(tuple(range(n_drafted))), drafter if n_drafted else None)
     emitted = (*range(n_accepted), 99)
-    return Outcome(0, 5, 1, proposal, n_accepted, emitted, None, "match", "none", (), {"verify": 0.1, "total": seconds})
+    stages = {"verify": 0.1, "total": seconds}
+    return Outcome(0, 5, 1, proposal, n_accepted, emitted, None, "match", rollback, (), stages)
 
 
 def test_per_position_counts_have_the_drafts_that_were_that_long_as_denominator() -> None:
@@ -41,6 +45,20 @@ def test_rounds_are_counted() -> None:
     assert stats.seconds == pytest.approx({"verify": 0.3, "total": 1.5})
     assert stats.tokens_per_second == pytest.approx(8 / 1.5)
     assert stats.acceptance == pytest.approx(5 / 7)
+
+
+def test_what_a_grammar_forces_is_told_from_what_drafters_propose() -> None:
+    stats = GenerationStats()
+    for n_drafted, n_accepted, drafter in ((4, 2, "x"), (3, 3, GRAMMAR), (0, 0, GRAMMAR), (5, 4, GRAMMAR)):
+        stats.count(outcome(n_drafted, n_accepted, drafter=drafter))
+    assert (stats.n_drafted, stats.n_accepted, stats.n_forced) == (12, 9, 7)
+
+
+def test_replays_are_counted() -> None:
+    stats = GenerationStats()
+    for rollback in ("none", "trim", "replay", "bounded", "replay"):
+        stats.count(outcome(2, 1, rollback=rollback))
+    assert stats.n_replays == 2
 
 
 def test_everything_goes_into_json() -> None:

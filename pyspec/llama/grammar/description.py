@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspec.config import shown
 from pyspec.errors import ConfigError, GrammarError
 from pyspec.llama.grammar import gbnf_lark, gbnf_syntax, json_schema, lark, regex
 from pyspec.llama.grammar.compiled import CompiledGrammar, compiled
@@ -54,7 +55,7 @@ class Grammar:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, GrammarKind):
-            msg = f"kind must be a GrammarKind, not {self.kind!r}."
+            msg = f"kind must be a GrammarKind, not {shown(self.kind)}."
             raise ConfigError(msg)
         if not isinstance(self.text, str):
             msg = f"A {self.kind.value} must be a string, not {type(self.text).__name__}."
@@ -97,8 +98,12 @@ class Grammar:
         Raises:
             GrammarError: The grammar is wrong, too large, or has what is not supported; with ``line`` and ``column``
                 where that is in one place.
+            ConfigError: ``vocab`` is no vocabulary.
             LibraryNotFoundError: llguidance is not installed.
         """
+        if not hasattr(vocab, "all_pieces"):
+            msg = f"vocab must be a vocabulary, such as model.vocab, not {shown(vocab)}."
+            raise ConfigError(msg)
         return compiled(self, lambda: self._source(vocab), vocab)
 
     def _source(self, vocab: Vocab) -> Source:

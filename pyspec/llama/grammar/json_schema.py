@@ -31,7 +31,11 @@ def source(text: str) -> lark.Source:
     if isinstance(schema, dict):
         schema = schema | {_GUIDANCE: _options(schema.get(_GUIDANCE, {}))}
     try:
+        json.dumps(schema, ensure_ascii=False).encode()
         body = json.dumps(schema, allow_nan=False)
+    except UnicodeEncodeError:
+        msg = f"The {KIND} has half of a surrogate pair in a text, which is no character."
+        raise GrammarError(msg) from None
     except ValueError:
         msg = f"The {KIND} has a number that is too large."
         raise GrammarError(msg) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.config import as_index, require_int
+from pyspec.config import as_index, as_list, require_int, shown
 from pyspec.errors import ConfigError, GrammarError, TokenError, WrongThreadError
 from pyspec.llama.grammar.faults import plain
 
@@ -84,7 +84,7 @@ class GrammarState:
         vocab = self._grammar.vocab
         number = as_index(token)
         if number is None or not 0 <= number < vocab.n_vocab:
-            msg = f"The token is {token!r}; the vocabulary has the ids 0 to {vocab.n_vocab - 1}."
+            msg = f"The token is {shown(token)}; the vocabulary has the ids 0 to {vocab.n_vocab - 1}."
             raise TokenError(msg)
         if not self._take(number):
             text = vocab.pieces[number].decode("utf-8", "replace")
@@ -132,14 +132,23 @@ class GrammarState:
         """Return how many of these tokens are legal, one after the other. The state stays where it is.
 
         Tokens outside the vocabulary are not legal: a draft model's may be larger.
+
+        Raises:
+            TokenError: These are no token ids.
         """
         vocab = self._grammar.vocab
+        given = as_list(tokens)
+        numbers = [None] if given is None else [as_index(token) for token in given]
         text: list[int] = []
-        for token in tokens:
-            if not 0 <= token < vocab.n_vocab or token in vocab.eog:
+        closing = False
+        for number in numbers:
+            if number is None:
+                msg = f"tokens must be a list of token ids, not {shown(tokens)}."
+                raise TokenError(msg)
+            closing = number in vocab.eog
+            if closing or not 0 <= number < vocab.n_vocab:
                 break
-            text.append(token)
-        closing = len(text) < len(tokens) and tokens[len(text)] in vocab.eog
+            text.append(number)
         if self._closed or not (text or closing):
             return 0
         if self._ask(lambda matcher: matcher.is_stopped()):
