@@ -67,6 +67,13 @@ class DraftMtp(NextTokenHead):
         else:
             super().begin(seq_id, tokens)
 
+    def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
+        """Keep what is known of the beginning."""
+        if self._shared:  # that is all in the target's memory
+            self._feed.begin(seq_id, Waiting(first=length))
+        else:
+            super().rewind(seq_id, tokens, length, n_same)
+
     def _nothing_read(self) -> Waiting:
         """Nothing comes before the first token, which stands beside zeros."""
         return Waiting(first=-1, rows=[self._nothing], tokens=[NO_TOKEN])

@@ -158,7 +158,7 @@ class FeatureFeed:
         waiting.cut(length)
         waiting.newest = waiting.drafted_at = None
         waiting.first = min(waiting.first, length)
-        waiting.lost = waiting.lost or waiting.end < length
+        waiting.lost = waiting.end < length
 
     def observe(self, batch: EvaluatedBatch) -> None:
         """Collect the rows of a batch."""

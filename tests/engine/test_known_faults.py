@@ -48,6 +48,7 @@ from pyspec.errors import ConfigError, DrafterError
 from tests.engine.test_acceptance_on_models import rows_of, softmax
 from tests.engine.test_engine_native import same_or_tied
 from tests.pairs import LONG, WITH_SNAPSHOTS, Drafts, ModelTable, OpenZoo, Pair, check_statistics, sizes
+from tests.pulled import PulledEngine
 from tests.real_memories import (
     MEMORIES,
     NEVER_SAID,
@@ -84,7 +85,7 @@ def speculated(
     """Generate with a pair's drafter on a kind of memory."""
     options = {"n_threads": 1, **options}
     speculation = pair.speculation(open_zoo, n_snapshots=0, **options)
-    with pyspec.Engine(open_zoo(pair.target), speculation=speculation, context=memory.sizes()) as engine:
+    with PulledEngine(open_zoo(pair.target), speculation=speculation, context=memory.sizes()) as engine:
         return asked.generate(engine, observer)
 
 
@@ -172,7 +173,7 @@ def test_padding_of_a_draft_vocabulary_is_not_drafted(drawing: str, padded: Any,
     assert 0 < likes_padding < len(LONG)
     asked = replace(ASKED, sampling=DRAWN)
     speculation = Speculation("draft-simple", padded, {"draft-simple": {"sampling": drawing, "n_threads": 1}})
-    with pyspec.Engine(target, speculation=speculation, context=memory.sizes()) as engine:
+    with PulledEngine(target, speculation=speculation, context=memory.sizes()) as engine:
         result = asked.generate(engine, seen)
     assert result.tokens == plain(memory, asked).tokens
     assert result.stats.n_drafted > 0
@@ -209,7 +210,7 @@ def test_small_physical_batches(target: str, n_ubatch: int, open_zoo: OpenZoo, p
     """Drafts and snapshots that are asked for do not fit; both are cut, unless the snapshots are a demand."""
     memory = MEMORIES["hybrid"]._replace(target=target, settings={"n_ubatch": n_ubatch})
     speculation = Speculation("draft-simple", open_zoo("draft-llama"), {"draft-simple": {"n_max": 9, "n_threads": 1}})
-    with pyspec.Engine(open_zoo(target), speculation=speculation, context=memory.sizes()) as engine:
+    with PulledEngine(open_zoo(target), speculation=speculation, context=memory.sizes()) as engine:
         result = ASKED.generate(engine)
         n_snapshots = at_context(engine, lambda context: context.n_rs_seq)
     expected = plain(memory)

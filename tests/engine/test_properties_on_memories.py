@@ -294,7 +294,10 @@ def test_a_request_that_is_left_leaves_nothing(place: Place, engine: MakeEngine,
     if observer.outcomes:
         assert n_held <= len(first.prompt) + len(result.tokens) - 1
     with engine(*lookups()) as fresh:
-        assert after == rounds(fresh, second)
+        for ours, theirs in zip(after, rounds(fresh, second), strict=True):
+            assert ours[:-1] == theirs[:-1]
+            for row, other_row in zip(ours[-1], theirs[-1], strict=True):  # what is not read again rounds otherwise
+                assert dict(row) == pytest.approx(dict(other_row), abs=place[0].near)
     assert [token for _position, _proposal, emitted, _top in after for token in emitted] == other.emitted
 
 
