@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 3 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 4 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -298,6 +298,10 @@ int32_t pys_sampler_sample(pys_sampler * sampler, pys_context * context, int32_t
 int32_t pys_sampler_distribution(pys_sampler * sampler, pys_context * context, int32_t row, const uint32_t * mask,
                                  const int32_t ** tokens, const double ** probs, int32_t * n);
 int32_t pys_sampler_accept(pys_sampler * sampler, int32_t token);
+/* How far a sampler has come beside the tokens it took in: draws, and mirostat's bound. A new one of the same seed that
+ * is set there, and takes in the same tokens, goes on as the first one would. */
+int32_t pys_sampler_progress(const pys_sampler * sampler, uint64_t * n_draws, double * mu);
+int32_t pys_sampler_resume(pys_sampler * sampler, uint64_t n_draws, double mu);
 /* Returning to the state that was saved last; in constant time, however far penalties look back. */
 int32_t pys_sampler_save(pys_sampler * sampler);
 int32_t pys_sampler_restore(pys_sampler * sampler);

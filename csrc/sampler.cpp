@@ -12,6 +12,8 @@ constexpr const char * not_numbers = "the logits of this row are not numbers; th
 constexpr const char * all_banned =
     "every token of this row is banned; let logit_bias and the grammar or mask leave at least one";
 
+constexpr unsigned long long numbers_per_draw = 2;
+
 // In [0, 1), from two numbers of 32 bits: the same on every platform, and the same as llama.cpp draws.
 double next_number(std::mt19937 & numbers) {
     const auto low = static_cast<double>(numbers());
@@ -67,6 +69,7 @@ int32_t find_candidates(pys_sampler & sampler, pys_context * context, int32_t nu
 // Spends one number of the sampler's, whatever there is to choose from.
 const pys::candidate & draw(pys_sampler & sampler) {
     const double number = next_number(sampler.state.numbers);
+    sampler.state.n_draws++;
     const pys::candidate * last = nullptr;
     double sum = 0.0;
     for (const pys::candidate & each : sampler.found) {
@@ -180,6 +183,22 @@ int32_t pys_sampler_accept(pys_sampler * sampler, int32_t token) {
             return pys::fail(PYS_ERR_ARGUMENT, "a token is outside the vocabulary");
         }
         take_in(*sampler, token);
+        return PYS_OK;
+    });
+}
+
+int32_t pys_sampler_progress(const pys_sampler * sampler, uint64_t * n_draws, double * mu) {
+    *n_draws = sampler->state.n_draws;
+    *mu = sampler->state.mu;
+    return PYS_OK;
+}
+
+int32_t pys_sampler_resume(pys_sampler * sampler, uint64_t n_draws, double mu) {
+    return pys::guarded([&]() -> int32_t {
+        sampler->state.numbers.seed(sampler->params.seed);
+        sampler->state.numbers.discard(numbers_per_draw * n_draws);
+        sampler->state.n_draws = n_draws;
+        sampler->state.mu = mu;
         return PYS_OK;
     });
 }

@@ -31,6 +31,7 @@ struct breaker {
 
 struct sampler_state {
     std::mt19937 numbers;
+    uint64_t n_draws = 0; // how many tokens they decided about
     double mu = 0.0;      // mirostat's bound on surprise, in bits
     size_t n_history = 0; // history only grows between two restores, so that a state is its length
 };

@@ -185,6 +185,20 @@ class FakeMemory:
             self._ring[each] = 0
             self.pending[each] = False
 
+    can_shift = True
+
+    def remove(self, seq_id: int, begin: int, end: int) -> None:
+        cells = self._of(seq_id)
+        for position in range(begin, end):
+            del cells[position]
+
+    def shift(self, seq_id: int, begin: int, delta: int) -> None:
+        cells = self._of(seq_id)
+        moved = {position + delta if position >= begin else position: token for position, token in cells.items()}
+        assert sorted(moved) == list(range(len(cells))), "no holes, and nothing twice"
+        cells.clear()
+        cells.update(moved)
+
     @property
     def bound(self) -> int:
         return self._n_snapshots

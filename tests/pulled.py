@@ -30,10 +30,11 @@ class PulledEngine:
         context: pyspec.ContextConfig | None = None,
         n_slots: int = 1,
         n_prefill: int = 128,
+        n_keep: int | None = None,
         cache_bytes: int = 0,
     ) -> None:
         wanted = checked_speculation(speculation)
-        plan = Plan(model, wanted, sized(model, context, wanted, n_slots), n_slots, n_prefill, cache_bytes)
+        plan = Plan(model, wanted, sized(model, context, wanted, n_slots), n_slots, n_prefill, n_keep, cache_bytes)
         self._workshop = plan.build(lambda: None)
         self.context, self.chain = self._workshop.context, self._workshop.chain
         piece = model.vocab.all_pieces().__getitem__
@@ -46,6 +47,8 @@ class PulledEngine:
             rule=wanted.make_rule(None, self.chain.n_max),
             n_ctx_seq=self.context.n_ctx_seq,
             n_vocab=self.context.n_vocab,
+            fingerprint=self.context.fingerprint,
+            shifts=n_keep is not None,
             piece=piece,
         )
 

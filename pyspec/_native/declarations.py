@@ -20,7 +20,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -276,6 +276,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_sampler_sample": (_i32, [_ptr, _ptr, _i32, _ptr, _i32p]),
     "pys_sampler_distribution": (_i32, [_ptr, _ptr, _i32, _ptr, _out, _out, _i32p]),
     "pys_sampler_accept": (_i32, [_ptr, _i32]),
+    "pys_sampler_progress": (_i32, [_ptr, POINTER(c_uint64), POINTER(c_double)]),
+    "pys_sampler_resume": (_i32, [_ptr, c_uint64, c_double]),
     "pys_sampler_save": (_i32, [_ptr]),
     "pys_sampler_restore": (_i32, [_ptr]),
 }

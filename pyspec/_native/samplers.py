@@ -66,6 +66,18 @@ def accept(sampler: Handle, token: int) -> None:
     sampler.check(lib().pys_sampler_accept(sampler.pointer, token))
 
 
+def progress(sampler: Handle) -> tuple[int, float]:
+    """Return how many tokens were drawn, and mirostat's bound."""
+    n_draws, mu = ctypes.c_uint64(), ctypes.c_double()
+    sampler.check(lib().pys_sampler_progress(sampler.pointer, ctypes.byref(n_draws), ctypes.byref(mu)))
+    return n_draws.value, mu.value
+
+
+def resume(sampler: Handle, n_draws: int, mu: float) -> None:
+    """Set what ``progress`` returned."""
+    sampler.check(lib().pys_sampler_resume(sampler.pointer, n_draws, mu))
+
+
 def save(sampler: Handle) -> None:
     sampler.check(lib().pys_sampler_save(sampler.pointer))
 

@@ -88,6 +88,12 @@ class Chain:
             for stats in self._counters(drafter, seq_id):
                 stats.n_stepped_aside += bool(rows) and drafter.needs is not Needs.NOTHING
 
+    def rebegin(self, seq_id: int, tokens: TokenView) -> None:
+        """The history of a request has become another one; it is counted as the same request."""
+        for drafter in self.drafters:
+            with self._call(drafter, "begin", [seq_id]):
+                drafter.begin(seq_id, tokens)
+
     def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
         """A new request starts, whose beginning the sequence holds already; see ``Drafter.rewind``."""
         self._open(seq_id, None)
@@ -148,7 +154,7 @@ class Chain:
         Raises:
             StateError: A state is damaged or of another draft model.
         """
-        self._rows[seq_id] = {}
+        self._rows[seq_id], self._of[seq_id] = {}, self._zeros()
         for drafter in self.drafters:
             state = states.get(drafter.name)
             with _blamed(drafter, "load_state"):

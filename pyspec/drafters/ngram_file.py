@@ -23,8 +23,6 @@ import array
 import contextlib
 import logging
 import os
-import secrets
-import shutil
 import stat
 import struct
 import zlib
@@ -36,6 +34,7 @@ import numpy.typing as npt
 
 from pyspec.drafters.ngram_counts import MAX_N, NO_TOKEN, NgramCounts, as_keys, merged, sum_rows
 from pyspec.errors import NgramFileError
+from pyspec.files import replace_file
 from pyspec.locking import hold_lock
 
 _logger = logging.getLogger(__name__)
@@ -85,24 +84,11 @@ def write(path: Path, counts: NgramCounts) -> None:
         NgramFileError: It cannot be written; a former file is as it was.
     """
     records = _records(counts).tobytes()
-    target = Path(os.path.realpath(path))  # a link keeps pointing to it
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with unfinished.open("xb") as file:
-            file.write(_HEADER.pack(_MAGIC, VERSION, zlib.crc32(records), len(records)))
-            file.write(records)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, unfinished)
-        unfinished.replace(target)
+        replace_file(path, (_HEADER.pack(_MAGIC, VERSION, zlib.crc32(records), len(records)), records))
     except OSError as error:
         msg = f"The n-gram cache {path} cannot be written: {error.strerror}."
         raise NgramFileError(msg) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-    _sync_folder(target.parent)
 
 
 def update(path: Path, learned: NgramCounts) -> None:
@@ -225,16 +211,6 @@ def _records(counts: NgramCounts) -> npt.NDArray[np.int32]:
     integers[heads] = np.column_stack((counts.ngrams, sizes))
     integers[~is_head] = np.column_stack((counts.tokens, counts.counts)).reshape(-1)
     return integers
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force a new name to the disk; what cannot be is left to the system."""
-    with contextlib.suppress(OSError):  # Windows cannot open a folder
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _damaged(path: Path, what: str) -> NgramFileError:

@@ -12,7 +12,8 @@ from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float
 from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.request import Event, Request
 from pyspec.engine.result import Observer, RunInfo
-from pyspec.errors import ConfigError, UnsupportedError
+from pyspec.engine.saving import SavedSlot, advance, settings_of
+from pyspec.errors import ConfigError, StateError, UnsupportedError
 from pyspec.llama.constrained import GrammarSampler
 from pyspec.llama.grammar import Grammar
 from pyspec.llama.model import Model
@@ -99,6 +100,8 @@ class Admission:
         rule: How drafts are accepted, unless a request says otherwise.
         n_ctx_seq: Tokens that one request may have.
         n_vocab: Size of the vocabulary.
+        fingerprint: Of the model and its memory.
+        shifts: Whether a request goes on when its context is full.
         piece: Returns the bytes of a token.
     """
 
@@ -109,6 +112,8 @@ class Admission:
     rule: AcceptRule
     n_ctx_seq: int
     n_vocab: int
+    fingerprint: str
+    shifts: bool
     piece: Callable[[int], bytes]
 
     def admit(self, prompt: Prompt, tell: Callable[[Event], None], **settings: Unpack[Settings]) -> Admitted:
@@ -122,6 +127,9 @@ class Admission:
         sampler = make_sampler(sampling, self.n_vocab, self.model.vocab)
         rule = None if wanted["rule"] is None else self.speculation.make_rule(wanted["rule"], self.n_max)
         _require_distribution(rule or self.rule, sampler)
+        if self.shifts and (rule or self.rule).name in SAMPLING_OF_RULE:
+            msg = f'With n_keep the rule "{(rule or self.rule).name}" would draw the same numbers again; use "match".'
+            raise UnsupportedError(msg)
         tokens, rows = checked_prompt(prompt, self.model, self.n_ctx_seq)
         limit = wanted["max_tokens"]
         sequence = SequenceState(
@@ -143,12 +151,36 @@ class Admission:
             rule=rule or self.rule,
             drafting=self._checked_drafting(wanted["drafting"]),
         )
-        request = Request(sequence, tokens, sampling, tell)
+        request = Request(sequence, tokens, sampling, tell, settings={**wanted, "observer": None})
         request.priority = require_int("priority", wanted["priority"], -MAX_INT32, MAX_INT32)
         request.deadline = _deadline(wanted["timeout"])
         info = self._info(request, sampler.seed)
         sampler.hand_over()
         return Admitted(request, info, _checked_observer(wanted["observer"]))
+
+    def readmit(self, saved: SavedSlot, tell: Callable[[Event], None], observer: Observer | None) -> Admitted:
+        """Return a request that goes on where it was saved.
+
+        Raises:
+            StateError: It belongs to another model or another layout of memory.
+        """
+        self.require_fitting(saved)
+        described = saved.request or {}
+        settings = settings_of(described)
+        admitted = self.admit(saved.tokens[: described["n_prompt"]], tell, **settings, observer=observer)
+        advance(admitted.request, saved.tokens, described)
+        admitted.request.saved = saved
+        return admitted
+
+    def require_fitting(self, saved: SavedSlot) -> None:
+        """Refuse what was saved elsewhere.
+
+        Raises:
+            StateError: It belongs to another model or another layout of memory.
+        """
+        if saved.fingerprint != self.fingerprint:
+            msg = f"The slot was saved with {saved.fingerprint}; this engine has {self.fingerprint}."
+            raise StateError(msg)
 
     def _constrained(self, sampler: GreedySampler | SamplerChain, grammar: Grammar) -> GrammarSampler:
         if not isinstance(grammar, Grammar):

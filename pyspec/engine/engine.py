@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspec.config import MAX_SEQUENCES, ContextConfig, require_int
+from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int
 from pyspec.drafters.registry import options_of
-from pyspec.engine.admission import Admission, Settings
+from pyspec.engine.admission import Admission, Admitted, Settings
 from pyspec.engine.generation import AsyncGeneration, AsyncMailbox, Generation, Mailbox, Reply
 from pyspec.engine.many import Answers
 from pyspec.engine.plan import Plan, checked_speculation, sized
 from pyspec.engine.prompt import Prompt
-from pyspec.engine.result import Result
+from pyspec.engine.result import Observer, Result
+from pyspec.engine.saving import read, save
 from pyspec.engine.status import EngineStatus, engine_status
 from pyspec.engine.worker import Worker, Workshop
 from pyspec.errors import ConfigError, UnsupportedError
@@ -47,6 +50,8 @@ class Engine:
         n_queue: Requests that may wait for a slot; with more, ``BusyError`` is raised.
         n_prefill: The most prompt tokens that are read in a round while others are speaking: more lets long prompts
             begin sooner, fewer makes the others' tokens come more evenly. None takes 128, or ``n_ubatch`` if smaller.
+        n_keep: What becomes of a request whose context is full: None ends it; with a number it keeps so many of its
+            first tokens, forgets half of those that follow, and goes on (llama.cpp's context shift).
         cache_bytes: Host memory for what slots held and lose to other requests; 0 keeps nothing.
 
     Raises:
@@ -67,7 +72,7 @@ class Engine:
         ...     print(engine.generate("Once upon a time", max_tokens=32).text)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting by its own name
         self,
         model: Model,
         *,
@@ -76,6 +81,7 @@ class Engine:
         n_slots: int = 1,
         n_queue: int = 256,
         n_prefill: int | None = None,
+        n_keep: int | None = None,
         cache_bytes: int = 0,
     ) -> None:
         if not isinstance(model, Model):
@@ -83,16 +89,19 @@ class Engine:
             raise ConfigError(msg)
         self.n_slots = require_int("n_slots", n_slots, 1, MAX_SEQUENCES)
         self.n_queue = require_int("n_queue", n_queue, 0, _MOST_QUEUED)
+        if n_keep is not None:
+            require_int("n_keep", n_keep, 0, MAX_INT32)
         require_int("cache_bytes", cache_bytes, 0, _MOST_BYTES)
         if model.is_head:
             msg = f"{model.path.name} is a head for {drafter_for(model)}, no language model by itself; give its target."
             raise UnsupportedError(msg)
         self.model = model
         self.speculation = checked_speculation(speculation)
+        self._shifts = n_keep is not None
         self.context_config = sized(model, context, self.speculation, n_slots)
         n_ubatch = self.context_config.n_ubatch
         prefill = min(_N_PREFILL, n_ubatch) if n_prefill is None else require_int("n_prefill", n_prefill, 1, 1 << 20)
-        plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), cache_bytes)
+        plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), n_keep, cache_bytes)
         self._worker = Worker(plan.build, self.n_slots + self.n_queue)
         self._closing = weakref.finalize(self, self._worker.close)
         self._admission = self._worker.call(self._make_admission)
@@ -181,6 +190,44 @@ class Engine:
         """
         return engine_status(self._worker.scheduler)
 
+    def save_slot(self, slot: int, path: str | os.PathLike[str]) -> None:
+        """Save what a slot holds to a file: the memories of target and drafters, and where its request stands.
+
+        Args:
+            slot: Its number, as in ``status``. A request that runs in it goes on.
+            path: The file; it takes the place of a former one at once, when it is complete.
+
+        Raises:
+            StateError: The slot is empty, or the file cannot be written; a former file is as it was.
+            UnsupportedError: The request's prompt has embeddings.
+        """
+        number = require_int("slot", slot, 0, self.n_slots - 1)
+        file = Path(path)
+        self._worker.call(lambda workshop: save(workshop.scheduler.slots[number], workshop.context)).write(file)
+
+    def restore_slot(self, path: str | os.PathLike[str], *, observer: Observer | None = None) -> Generation | None:
+        """Take back what was saved.
+
+        Args:
+            path: A file of ``save_slot``, of any engine with this model, these memory types and no fewer tokens.
+            observer: Follows the rounds.
+
+        Returns:
+            The generation that goes on, as if it had never stopped; its chunks and result begin where it was saved.
+            None when the slot was idle: then a free slot holds its tokens for requests that begin alike.
+
+        Raises:
+            StateError: The file is damaged, or belongs to another model or layout of memory.
+            BusyError: No slot is free, or the queue is full.
+        """
+        saved = read(Path(path))
+        if saved.request is None:
+            self._admission.require_fitting(saved)
+            self._worker.call(lambda workshop: workshop.scheduler.put(saved))
+            return None
+        mailbox = Mailbox(wakes=True)
+        return self._submit(self._admission.readmit(saved, mailbox.put, observer), mailbox)
+
     def call(self, function: Callable[[Workshop], T]) -> T:
         """Run a function with the target's context on the engine's thread, between two rounds.
 
@@ -209,7 +256,10 @@ class Engine:
         self.close()
 
     def _start(self, prompt: Prompt, mailbox: Mailbox, settings: Settings) -> Generation:
-        request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
+        return self._submit(self._admission.admit(prompt, mailbox.put, **settings), mailbox)
+
+    def _submit(self, admitted: Admitted, mailbox: Mailbox) -> Generation:
+        request, info, observer = admitted
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
         return Generation(request, reply, mailbox, self._worker.cancel)
@@ -224,6 +274,8 @@ class Engine:
             rule=self.speculation.make_rule(None, chain.n_max),
             n_ctx_seq=context.n_ctx_seq,
             n_vocab=context.n_vocab,
+            fingerprint=context.fingerprint,
+            shifts=self._shifts,
             piece=self.model.vocab.all_pieces().__getitem__,
         )
 

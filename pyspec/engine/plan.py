@@ -43,6 +43,7 @@ class Plan:
         context: Sizes of the target's context, all of them set.
         n_slots: Requests at once.
         n_prefill: The most prompt tokens in a round beside running requests.
+        n_keep: Tokens to keep when a context is full, or None.
         cache_bytes: Budget of the host-side cache of prefixes.
     """
 
@@ -51,12 +52,15 @@ class Plan:
     context: ContextConfig
     n_slots: int
     n_prefill: int
+    n_keep: int | None
     cache_bytes: int
 
     def build(self, news: Callable[[], None]) -> Workshop:
         """Build it on the calling thread, which will own it."""
         context = Context(self.model, self.context)
         try:
+            if self.n_keep is not None:
+                self._require_shift(context)
             chain = self._make_chain(context)
         except BaseException:
             context.close()
@@ -72,6 +76,7 @@ class Plan:
                 self.model.vocab.all_pieces().__getitem__,
                 n_slots=self.n_slots,
                 n_prefill=self.n_prefill,
+                n_keep=self.n_keep,
                 prefixes=PrefixCache(context, chain, self.cache_bytes) if self.cache_bytes else None,
                 news=news,
             )
@@ -79,6 +84,19 @@ class Plan:
             run_all((chain.close, context.close))
             raise
         return Workshop(context, chain, scheduler)
+
+    def _require_shift(self, context: Context) -> None:
+        """Refuse to shift what cannot be shifted."""
+        memory, reason = context.memory, None
+        if memory.rollback is not RollbackKind.TRIM or memory.one_ubatch or not memory.can_shift:
+            reason = "its memory cannot forget positions in the middle"
+        elif context.config.kv_unified and self.n_slots > 1:
+            reason = "slots that share a buffer (kv_unified) may share the positions"
+        elif self.speculation.rule in SAMPLING_OF_RULE:
+            reason = f'the rule "{self.speculation.rule}" would draw the same numbers for the same positions again'
+        if reason is not None:
+            msg = f"{self.model.path.name} cannot go on when the context is full (n_keep): {reason}."
+            raise UnsupportedError(msg)
 
     def _make_chain(self, context: Context) -> Chain:
         kind = context.memory.rollback  # also for plain decoding: memory must be empty to find it out

@@ -89,13 +89,9 @@ class PrefixCache:
     def _put(self, prefix: Prefix, slot: Slot) -> None:
         self._drop(prefix)
         try:
-            prefix.state.restore(self._context, slot.seq_id)
-            self._chain.load_state(slot.seq_id, prefix.tokens[:-1], prefix.drafters)
+            slot.take(prefix.tokens, prefix.state, prefix.drafters)
         except PyspecError as error:
             _logger.debug("A prefix could not be restored: %s", error)
-            slot.forget()
-            return
-        slot.hold(prefix.tokens)
 
     def _drop(self, prefix: Prefix) -> None:
         self._kept.remove(prefix)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pyspec.config import SamplingConfig
 from pyspec.engine.result import Chunk
@@ -13,6 +14,9 @@ from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.stats import DrafterStats
+
+if TYPE_CHECKING:
+    from pyspec.engine.saving import SavedSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class Request:
         submitted: When it came.
         seated: When it got its slot.
         cancelled: Nobody wants it any more; any thread may set this.
+        settings: What was asked, as far as it is not in the sequence; see ``pyspec.engine.Settings``.
+        saved: Where it goes on, when it comes from a file.
         text: Its text, as far as it has been told.
         n_told: Tokens that have been told.
     """
@@ -94,6 +100,8 @@ class Request:
     submitted: float = field(default_factory=time.perf_counter)
     seated: float = 0.0
     cancelled: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    saved: SavedSlot | None = None
     text: TextStream = field(default_factory=TextStream)
     n_told: int = 0
 

@@ -21,8 +21,9 @@ from pyspec.drafters import Chain
 from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.request import Began, Ended, Played, Request
 from pyspec.engine.result import Chunk
+from pyspec.engine.saving import SavedSlot, catch_up, put
 from pyspec.engine.slots import Slot
-from pyspec.errors import DeadlineError, DecodeAbortedError
+from pyspec.errors import BusyError, DeadlineError, DecodeAbortedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.ending import Finish
@@ -53,6 +54,7 @@ class Scheduler:
         piece: Returns the bytes of a token.
         n_slots: Sequences.
         n_prefill: The most prompt tokens that are read in a round beside running requests.
+        n_keep: Tokens to keep at the beginning when a request's context is full; None ends the request then.
         prefixes: Keeps what slots held, outside the target's memory.
         news: Called when drafts are there and before the target computes; it may submit requests and cancel some.
 
@@ -71,6 +73,7 @@ class Scheduler:
         *,
         n_slots: int = 1,
         n_prefill: int = 128,
+        n_keep: int | None = None,
         prefixes: PrefixCache | None = None,
         news: Callable[[], None] = lambda: None,
     ) -> None:
@@ -83,6 +86,7 @@ class Scheduler:
         self._rule = rule
         self._piece = piece
         self._news = news
+        self._n_keep = n_keep
         self._batch = RoundBatch([], n_prefill=n_prefill)
         self._waiting: list[tuple[int, int, Request]] = []  # a heap: priority, number
         self._numbers = itertools.count()
@@ -106,6 +110,21 @@ class Scheduler:
         """Take a request in; it runs when its turn comes."""
         self.totals.n_requests += 1
         heapq.heappush(self._waiting, (request.priority, next(self._numbers), request))
+
+    def put(self, saved: SavedSlot) -> None:
+        """Let a free slot hold what was saved of an idle one, for requests that begin alike.
+
+        Raises:
+            BusyError: No slot is free.
+            StateError: It does not fit, or nothing is in it.
+        """
+        free = [slot for slot in self.slots if slot.request is None]
+        if not free:
+            msg = "No slot is free to take what was saved; try again when a request has ended."
+            raise BusyError(msg)
+        slot = max(free, key=functools.partial(_fitness, prompt=saved.tokens))
+        slot.used = next(self._numbers)
+        put(saved, slot)
 
     def step(self) -> None:
         """Sweep, seat, play one round, tell. Errors end the requests they come from, and no others."""
@@ -164,7 +183,7 @@ class Scheduler:
         request.seated = time.perf_counter()
         if self.prefixes is not None:
             self.prefixes.exchange(slot, request.prompt)
-        n_reused = slot.begin(request)
+        n_reused = slot.begin(request) if request.saved is None else slot.resume(request, request.saved)
         self.totals.n_prompt_tokens += len(request.prompt)
         self.totals.n_reused_tokens += n_reused
         if request.sampling.has_penalties:
@@ -173,6 +192,8 @@ class Scheduler:
             for token in request.prompt:
                 if token != NO_TOKEN:
                     sampler.accept(token)
+        if request.saved is not None:
+            catch_up(request, request.saved)
         request.tell(Began(n_reused, request.seated - request.submitted))
 
     def _play(self, slots: Iterable[Slot], *, alone: bool = False) -> None:
@@ -226,8 +247,12 @@ class Scheduler:
         sequence = request.sequence
         if sequence.reading and sequence.lag:
             return True
-        if sequence.ending.remaining > 0 and sequence.n_committed < self._target.n_ctx_seq:
-            return True
+        if sequence.ending.remaining > 0:
+            if sequence.n_committed < self._target.n_ctx_seq:
+                return True
+            if self._n_keep is not None and not sequence.rows and sequence.n_committed > 1:
+                slot.shift(self._n_keep)
+                return True
         finish = Finish.LENGTH if sequence.ending.remaining <= 0 else Finish.CONTEXT
         self._end(slot, finish, chunk=Chunk(request.text.release(sequence.ending, finish), (), (), (), finish))
         return False
@@ -301,5 +326,6 @@ def _broken_off(
     That may be more than was told: a round that raised after a commit had no chunk, and text may have been held back.
     """
     sequence, ending = request.sequence, request.sequence.ending
-    rest = tuple([*sequence.history, sequence.pending][len(request.prompt) + request.n_told :])
+    said = [*sequence.history, sequence.pending]
+    rest = tuple(said[len(said) - (ending.n_tokens - request.n_told) :])
     return Ended(finish, None, error, rest, bytes(ending.text[: ending.cut]), drafters)

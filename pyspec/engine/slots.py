@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspec.drafters import Chain
 from pyspec.engine.request import Request
@@ -13,6 +14,11 @@ from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.draft import Needs
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target
+
+if TYPE_CHECKING:
+    from pyspec.engine.saving import SavedSlot
+    from pyspec.llama.context import Context
+    from pyspec.llama.state import State
 
 _logger = logging.getLogger(__name__)
 
@@ -29,12 +35,13 @@ class Slot:
         chain: The drafters.
 
     Attributes:
+        chain: See above.
         request: What runs in it, or None.
         tokens: What an idle slot knows: the tokens in memory and, last, one that was pending.
         used: When it was used last, as a number that grows.
     """
 
-    __slots__ = ("_chain", "_held", "_saved", "_target", "request", "seq_id", "tokens", "used")
+    __slots__ = ("_held", "_saved", "_target", "chain", "request", "seq_id", "tokens", "used")
 
     def __init__(self, seq_id: int, target: Target, chain: Chain) -> None:
         self.seq_id = seq_id
@@ -42,7 +49,7 @@ class Slot:
         self.tokens: list[int] = []
         self.used = 0
         self._target = target
-        self._chain = chain
+        self.chain = chain
         self._held = 0  # positions that memory holds
         self._saved: list[Any] = []  # checkpoints of it, by length
 
@@ -61,7 +68,7 @@ class Slot:
         """Return what would be reusable if memory held ``n_held`` positions of these tokens, and was saved at some."""
         n_same = common_length(tokens, prompt)
         # What stands beside the target's last row is the token after it, and that must be the same one.
-        most = max(0, min(len(prompt) - 1, n_same if self._chain.needs is Needs.NOTHING else n_same - 1))
+        most = max(0, min(len(prompt) - 1, n_same if self.chain.needs is Needs.NOTHING else n_same - 1))
         if self._trims or n_held <= most:
             return min(n_held, most)
         return max((length for length in saved if length <= most), default=0)
@@ -78,17 +85,55 @@ class Slot:
         n_same = common_length(self.tokens, request.prompt)
         self.request, self.tokens = request, []  # if a drafter fails now, nothing is known
         if length:
-            self._chain.rewind(self.seq_id, sequence.history, length, min(n_same, sequence.n_committed))
+            self.chain.rewind(self.seq_id, sequence.history, length, min(n_same, sequence.n_committed))
         else:
             self._target.memory.clear(self.seq_id)
             self._saved.clear()
-            self._chain.begin(self.seq_id, sequence.history, sequence.rows)
+            self.chain.begin(self.seq_id, sequence.history, sequence.rows)
         return length
 
-    def hold(self, tokens: SequenceOf[int]) -> None:
-        """Note what was put into memory from elsewhere."""
-        self.tokens, self._held = list(tokens), len(tokens) - 1
+    def take(self, tokens: SequenceOf[int], state: State, drafters: Mapping[str, bytes]) -> None:
+        """Hold what another slot held, while this one is idle.
+
+        Args:
+            tokens: Those in memory and, last, one that was pending.
+            state: The target's memory.
+            drafters: States of the drafters that have one.
+
+        Raises:
+            StateError: It does not fit; the slot is empty.
+        """
+        self.forget()
+        try:
+            state.restore(cast("Context", self._target), self.seq_id)
+            self.chain.load_state(self.seq_id, tokens[:-1], drafters)
+        except BaseException:
+            self.forget()
+            raise
+        self.tokens, self._held = list(tokens), state.length
+
+    def resume(self, request: Request, saved: SavedSlot) -> int:
+        """Let a request go on that was saved; return how many positions of it memory gets.
+
+        Raises:
+            StateError: What was saved does not fit.
+        """
+        sequence = request.sequence
+        sequence.seq_id = self.seq_id
+        self.request, self.tokens, self._held = request, [], 0
         self._saved.clear()
+        if saved.state is None:
+            self._target.memory.clear(self.seq_id)
+            self.chain.begin(self.seq_id, sequence.history)
+            sequence.reading = True
+        else:
+            saved.state.restore(cast("Context", self._target), self.seq_id)
+            self.chain.load_state(self.seq_id, sequence.history, saved.drafters)
+        n_held = saved.state.length if saved.state is not None else 0
+        sequence.lag = sequence.n_committed - n_held
+        if not self._trims:
+            sequence.pause = sequence.n_committed
+        return n_held
 
     def read_on(self, sequence: Sequence) -> None:
         """Save memory where a later request may want to return to; called when a piece of the prompt was read."""
@@ -102,6 +147,23 @@ class Slot:
             self._saved.append(self._target.memory.checkpoint(self.seq_id, lasting=True))
         except ContextError as error:
             _logger.debug("Sequence %d is not saved at %d: %s", self.seq_id, length, error)
+
+    def shift(self, n_keep: int) -> None:
+        """Make room in a full context: forget half of what follows the first ``n_keep`` tokens.
+
+        Memory keeps what it computed of the rest, although that once followed what is forgotten (llama.cpp's context
+        shift). Drafters begin anew.
+        """
+        request = self.request
+        if request is None:
+            return
+        sequence, memory = request.sequence, self._target.memory
+        first = min(n_keep, sequence.n_committed - 2)
+        n_dropped = max(1, (sequence.n_committed - first) // 2)
+        memory.remove(self.seq_id, first, first + n_dropped)
+        memory.shift(self.seq_id, first + n_dropped, -n_dropped)
+        del sequence.history[first : first + n_dropped]
+        self.chain.rebegin(self.seq_id, sequence.history)
 
     def end(self) -> None:
         """The request is over; what memory holds may serve the next one."""

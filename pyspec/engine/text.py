@@ -12,16 +12,19 @@ class TextStream:
 
     A UTF-8 character may span tokens and a stop string may span rounds: both are held back until they are
     complete. Bytes that are not UTF-8 become U+FFFD.
+
+    Attributes:
+        n_released: Bytes that were released.
     """
 
-    __slots__ = ("_released",)
+    __slots__ = ("n_released",)
 
     def __init__(self) -> None:
-        self._released = 0
+        self.n_released = 0
 
     def release(self, ending: Ending, finish: Finish | None) -> str:
         """Return the text that became final."""
-        settled = ending.text[self._released : ending.settled(finish)]
+        settled = ending.text[self.n_released : ending.settled(finish)]
         text, n_used = codecs.utf_8_decode(settled, "replace", finish is not None)
-        self._released += n_used
+        self.n_released += n_used
         return text

@@ -49,6 +49,13 @@ class GreedySampler:
     def restore(self, saved: None) -> None:
         """Return to a saved state."""
 
+    def progress(self) -> tuple[int, float]:
+        """Return how far it has come; see ``SamplerChain.progress``."""
+        return 0, 0.0
+
+    def resume(self, progress: tuple[int, float]) -> None:
+        """Return to there."""
+
     def hand_over(self) -> None:
         """Any thread may use it."""
 
@@ -130,6 +137,14 @@ class SamplerChain:
             )
             raise UnsupportedError(msg)
         return native.distribution(self._handle, *self._place(rows, i), self._words(mask))
+
+    def progress(self) -> tuple[int, float]:
+        """Return how far it has come beside the tokens that it took in: draws, and mirostat's bound."""
+        return native.progress(self._handle)
+
+    def resume(self, progress: tuple[int, float]) -> None:
+        """Let a new sampler of the same settings and seed, which took in the same tokens, go on as the other one."""
+        native.resume(self._handle, require_int("n_draws", progress[0], 0, 1 << 48), progress[1])
 
     def hand_over(self) -> None:
         """Let the next thread that uses the sampler own it."""

@@ -59,6 +59,19 @@ class TargetMemory(Protocol):
         """Return to a checkpoint, dropping the positions after it."""
         ...
 
+    def remove(self, seq_id: int, begin: int, end: int) -> None:
+        """Drop positions ``begin`` to ``end - 1``, or raise ``RollbackError``."""
+        ...
+
+    def shift(self, seq_id: int, begin: int, delta: int) -> None:
+        """Add ``delta`` to the positions from ``begin`` on."""
+        ...
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can be shifted."""
+        ...
+
     @property
     def rollback(self) -> RollbackKind:
         """How this memory rolls back."""

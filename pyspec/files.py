@@ -1,0 +1,51 @@
+"""Files that are complete or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["replace_file"]
+
+
+def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file, which takes the place of a former one at once, when it is complete and on the disk.
+
+    Whatever ends the process meanwhile, the name leads to the former file or to the new one.
+
+    Args:
+        path: The file; where it is a link, what it leads to is replaced.
+        parts: Its content.
+
+    Raises:
+        OSError: It cannot be written; a former file is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        unfinished.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force a new name to the disk; what cannot be is left to the system."""
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
