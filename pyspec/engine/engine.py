@@ -209,7 +209,7 @@ class Engine:
         """Take back what was saved.
 
         Args:
-            path: A file of ``save_slot``, of any engine with this model, these memory types and no fewer tokens.
+            path: A file of ``save_slot``, of an engine with this model, as many slots, and such a memory.
             observer: Follows the rounds.
 
         Returns:
@@ -217,7 +217,7 @@ class Engine:
             None when the slot was idle: then a free slot holds its tokens for requests that begin alike.
 
         Raises:
-            StateError: The file is damaged, or belongs to another model or layout of memory.
+            StateError: The file is damaged, or belongs to another model or another layout of memory.
             BusyError: No slot is free, or the queue is full.
         """
         saved = read(Path(path))

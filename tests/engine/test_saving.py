@@ -16,10 +16,11 @@ import pytest
 import pyspec
 from pyspec import Finish, Grammar, SamplingConfig
 from pyspec.engine import Drafting
-from pyspec.engine.saving import read
+from pyspec.engine.saving import read, save
 from pyspec.errors import BusyError, ConfigError, StateError, UnsupportedError
 from tests.engine.test_engine_native import same_or_tied
 from tests.pairs import LONG, MODEL_PAIRS, TARGETS, Pair, sizes
+from tests.pulled import PulledEngine
 
 OpenZoo = Callable[[str], pyspec.Model]
 N_TOKENS = 60
@@ -53,8 +54,7 @@ def check_goes_on(whole: pyspec.Result, resumed: pyspec.Result, path: Path) -> N
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_was_saved_goes_on_as_if_it_had_not_stopped(name: str, open_zoo: OpenZoo, tmp_path: Path) -> None:
     pair, path = Pair("target-llama", "ngram-simple,draft-simple", "draft-llama"), tmp_path / "slot"
-    with make(open_zoo, pair) as engine:
-        whole = held_midway(engine, path, **SETTINGS[name])
+    whole = held_midway(open_zoo, pair, path, **SETTINGS[name])
     with make(open_zoo, pair) as other:
         stream = other.restore_slot(path)
         assert stream is not None
@@ -64,28 +64,23 @@ def test_what_was_saved_goes_on_as_if_it_had_not_stopped(name: str, open_zoo: Op
     assert 0 < len(stream.result.tokens) < len(whole.tokens)
 
 
-def held_midway(engine: pyspec.Engine, path: Path, **settings: Any) -> pyspec.Result:
+def held_midway(open_zoo: OpenZoo, pair: Pair, path: Path, n_slots: int = 1, **settings: Any) -> pyspec.Result:
     """Generate; the slot is saved between two rounds, when some tokens have been said."""
-    stream = engine.stream(LONG, max_tokens=N_TOKENS, **settings)
-
-    def save_when_ready(workshop: Any) -> bool:
-        slot = workshop.scheduler.slots[0]
-        while slot.request is not None and slot.request.sequence.ending.n_tokens < N_TOKENS // 3:
-            workshop.scheduler.step()
-        return slot.request is not None
-
-    assert engine.call(save_when_ready)
-    engine.save_slot(0, path)
-    for _chunk in stream:
-        pass
-    return stream.result
+    speculation = pair.speculation(open_zoo)
+    with PulledEngine(open_zoo(pair.target), speculation=speculation, context=sizes(), n_slots=n_slots) as engine:
+        stream = engine.stream(LONG, max_tokens=N_TOKENS, **settings)
+        while len(stream.result.tokens) < N_TOKENS // 3:
+            next(stream)
+        save(engine.place.scheduler.slots[0], engine.context).write(path)
+        for _chunk in stream:
+            pass
+        return stream.result
 
 
 @pytest.mark.parametrize("pair", [*(Pair(target, "ngram-simple") for target in TARGETS), *MODEL_PAIRS[::2]], ids=str)
 def test_every_memory_and_drafter(pair: Pair, open_zoo: OpenZoo, tmp_path: Path) -> None:
     path = tmp_path / "slot"
-    with make(open_zoo, pair) as engine:
-        whole = held_midway(engine, path, n_top=3)
+    whole = held_midway(open_zoo, pair, path, 2, n_top=3)
     with make(open_zoo, pair, n_slots=2) as other:
         stream = other.restore_slot(path)
         beside = other.stream([1, 70, 71], max_tokens=20)
@@ -104,24 +99,19 @@ def test_an_idle_slot_gives_its_tokens_to_another_engine(open_zoo: OpenZoo, tmp_
         engine.save_slot(0, path)
         longer = [*LONG, *first.tokens, 99]
         expected = engine.generate(longer, max_tokens=9).tokens
-    with make(open_zoo, pair, n_slots=2) as other:
+    with make(open_zoo, pair) as other:
         assert other.restore_slot(path) is None
         result = other.generate(longer, max_tokens=9)
     assert result.tokens == expected
     assert result.stats.n_reused == len(LONG) + len(first.tokens) - 1
 
 
-def test_no_slot_is_free(open_zoo: OpenZoo, tmp_path: Path) -> None:
-    pair, path = Pair("target-llama", "ngram-simple"), tmp_path / "slot"
-    with make(open_zoo, pair) as engine:
-        engine.generate(LONG, max_tokens=3)
-        engine.save_slot(0, path)
-        with engine.stream(LONG) as stream:
-            next(stream)
-            state = engine.status().slots[0].state
-            if state != "idle":
-                with pytest.raises(BusyError, match="No slot is free"):
-                    engine.call(lambda workshop: workshop.scheduler.put(read(path)))
+def test_no_slot_is_free(saved: Path, open_zoo: OpenZoo) -> None:
+    with PulledEngine(open_zoo("target-llama"), context=sizes()) as engine:
+        stream = engine.stream(LONG)
+        next(stream)
+        with pytest.raises(BusyError, match="No slot is free"):
+            engine.place.scheduler.put(read(saved))
 
 
 def test_what_cannot_be_saved(open_zoo: OpenZoo, tmp_path: Path) -> None:
@@ -135,21 +125,18 @@ def test_what_cannot_be_saved(open_zoo: OpenZoo, tmp_path: Path) -> None:
         engine.generate(LONG, max_tokens=3)
         with pytest.raises(StateError, match="cannot be written"):
             engine.save_slot(0, tmp_path / "nowhere" / "slot")
-        rows = [[0.1] * engine.model.info.n_embd] * 3
-        prompt: list[Any] = [pyspec.Embeddings(rows), "a"]
-        stream = engine.stream(prompt, max_tokens=10_000)
-        next(stream)
-        if engine.status().n_running:
-            with pytest.raises(UnsupportedError, match="embeddings"):
-                engine.save_slot(0, path)
     assert not path.exists()
+    with PulledEngine(open_zoo("target-llama"), context=sizes()) as pulled:
+        stream = pulled.stream([pyspec.Embeddings([[0.1] * pulled.context.model.info.n_embd] * 3), "a"])
+        next(stream)
+        with pytest.raises(UnsupportedError, match="embeddings"):
+            save(pulled.place.scheduler.slots[0], pulled.context)
 
 
 @pytest.fixture(scope="module")
 def saved(open_zoo: OpenZoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "slot"
-    with make(open_zoo, Pair("target-llama", "draft-simple", "draft-llama")) as engine:
-        held_midway(engine, path)
+    held_midway(open_zoo, Pair("target-llama", "draft-simple", "draft-llama"), path)
     return path
 
 
