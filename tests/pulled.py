@@ -6,9 +6,8 @@ from types import TracebackType
 from typing import Any
 
 import pyspec
-from pyspec.drafters.registry import options_of
 from pyspec.engine import Generation
-from pyspec.engine.admission import Admission
+from pyspec.engine.admission import admission_of
 from pyspec.engine.plan import Plan, checked_speculation, sized
 from tests.playing import Place
 
@@ -37,20 +36,8 @@ class PulledEngine:
         plan = Plan(model, wanted, sized(model, context, wanted, n_slots), n_slots, n_prefill, n_keep, cache_bytes)
         self._workshop = plan.build(lambda: None)
         self.context, self.chain = self._workshop.context, self._workshop.chain
-        piece = model.vocab.all_pieces().__getitem__
-        self.place = Place(self._workshop.scheduler, piece)
-        self._admission = Admission(
-            model=model,
-            speculation=wanted,
-            drafters={drafter.name: options_of(drafter) for drafter in self.chain.drafters},
-            n_max=self.chain.n_max,
-            rule=wanted.make_rule(None, self.chain.n_max),
-            n_ctx_seq=self.context.n_ctx_seq,
-            n_vocab=self.context.n_vocab,
-            fingerprint=self.context.fingerprint,
-            shifts=n_keep is not None,
-            piece=piece,
-        )
+        self._admission = admission_of(self._workshop, wanted, shifts=n_keep is not None)
+        self.place = Place(self._workshop.scheduler, self._admission.piece)
 
     def stream(self, prompt: Any, **settings: Any) -> Generation:
         return self.place.start(*self._admission.admit(prompt, lambda _event: None, **settings))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int
+from pyspec.drafters.registry import options_of
 from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.request import Event, Request
 from pyspec.engine.result import Observer, RunInfo
@@ -26,6 +27,8 @@ from pyspec.speculation.sequence import Sequence as SequenceState
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from pyspec.engine.worker import Workshop
 
 _OBSERVER_HOOKS = ("begin", "round", "end")
 _NO_SLOT_YET = -1
@@ -216,6 +219,23 @@ class Admission:
             sampling={**dataclasses.asdict(request.sampling), "seed": seed},
             prompt_tokens=request.prompt,
         )
+
+
+def admission_of(workshop: Workshop, speculation: Speculation, *, shifts: bool = False) -> Admission:
+    """Return what checks the requests of a workshop; called on the thread that owns it."""
+    chain, context = workshop.chain, workshop.context
+    return Admission(
+        model=context.model,
+        speculation=speculation,
+        drafters={drafter.name: options_of(drafter) for drafter in chain.drafters},
+        n_max=chain.n_max,
+        rule=speculation.make_rule(None, chain.n_max),
+        n_ctx_seq=context.n_ctx_seq,
+        n_vocab=context.n_vocab,
+        fingerprint=context.fingerprint,
+        shifts=shifts,
+        piece=context.model.vocab.all_pieces().__getitem__,
+    )
 
 
 def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChain) -> None:

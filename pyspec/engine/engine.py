@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int
-from pyspec.drafters.registry import options_of
-from pyspec.engine.admission import Admission, Admitted, Settings
+from pyspec.engine.admission import Admitted, Settings, admission_of
 from pyspec.engine.generation import AsyncGeneration, AsyncMailbox, Generation, Mailbox, Reply
 from pyspec.engine.many import Answers
 from pyspec.engine.plan import Plan, checked_speculation, sized
@@ -97,14 +96,15 @@ class Engine:
             raise UnsupportedError(msg)
         self.model = model
         self.speculation = checked_speculation(speculation)
-        self._shifts = n_keep is not None
         self.context_config = sized(model, context, self.speculation, n_slots)
         n_ubatch = self.context_config.n_ubatch
         prefill = min(_N_PREFILL, n_ubatch) if n_prefill is None else require_int("n_prefill", n_prefill, 1, 1 << 20)
         plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), n_keep, cache_bytes)
         self._worker = Worker(plan.build, self.n_slots + self.n_queue)
         self._closing = weakref.finalize(self, self._worker.close)
-        self._admission = self._worker.call(self._make_admission)
+        self._admission = self._worker.call(
+            lambda workshop: admission_of(workshop, self.speculation, shifts=n_keep is not None)
+        )
         self.n_ctx_seq = self._admission.n_ctx_seq
 
     def generate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
@@ -263,21 +263,6 @@ class Engine:
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
         return Generation(request, reply, mailbox, self._worker.cancel)
-
-    def _make_admission(self, workshop: Workshop) -> Admission:
-        chain, context = workshop.chain, workshop.context
-        return Admission(
-            model=self.model,
-            speculation=self.speculation,
-            drafters={drafter.name: options_of(drafter) for drafter in chain.drafters},
-            n_max=chain.n_max,
-            rule=self.speculation.make_rule(None, chain.n_max),
-            n_ctx_seq=context.n_ctx_seq,
-            n_vocab=context.n_vocab,
-            fingerprint=context.fingerprint,
-            shifts=self._shifts,
-            piece=self.model.vocab.all_pieces().__getitem__,
-        )
 
 
 @contextlib.contextmanager
