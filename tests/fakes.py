@@ -187,6 +187,15 @@ class FakeMemory:
 
     can_shift = True
 
+    @property
+    def shares_cells(self) -> bool:
+        return self.rollback is RollbackKind.TRIM
+
+    def copy(self, source: int, destination: int, length: int) -> None:
+        assert source != destination
+        assert not self._of(destination)
+        self._of(destination).update(list(self._of(source).items())[:length])
+
     def remove(self, seq_id: int, begin: int, end: int) -> None:
         cells = self._of(seq_id)
         for position in range(begin, end):

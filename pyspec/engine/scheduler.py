@@ -22,10 +22,11 @@ from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.request import Began, Ended, Played, Request
 from pyspec.engine.result import Chunk
 from pyspec.engine.saving import SavedSlot, catch_up, put
-from pyspec.engine.slots import Slot
+from pyspec.engine.slots import Slot, common_length
 from pyspec.errors import BusyError, DeadlineError, DecodeAbortedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.accept import AcceptRule
+from pyspec.speculation.draft import Needs
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.round import Changes, Outcome, RoundBatch, run_round
@@ -183,6 +184,7 @@ class Scheduler:
         request.seated = time.perf_counter()
         if self.prefixes is not None:
             self.prefixes.exchange(slot, request.prompt)
+        self._share(slot, request)
         n_reused = slot.begin(request) if request.saved is None else slot.resume(request, request.saved)
         self.totals.n_prompt_tokens += len(request.prompt)
         self.totals.n_reused_tokens += n_reused
@@ -195,6 +197,17 @@ class Scheduler:
         if request.saved is not None:
             catch_up(request, request.saved)
         request.tell(Began(n_reused, request.seated - request.submitted))
+
+    def _share(self, slot: Slot, request: Request) -> None:
+        """Let a slot share cells with one that begins alike, where memory can and no drafter reads the target."""
+        prompt = request.prompt
+        if not self._target.memory.shares_cells or self.chain.needs is not Needs.NOTHING or request.sequence.rows:
+            return
+        others = ((common_length(other.in_memory(), prompt), other) for other in self.slots if other is not slot)
+        n_same, lender = max(others, key=lambda found: found[0], default=(0, slot))
+        length = min(n_same, len(prompt) - 1)
+        if request.saved is None and length > slot.reusable(prompt):
+            slot.borrow(lender, prompt, length)
 
     def _play(self, slots: Iterable[Slot], *, alone: bool = False) -> None:
         """Play one round; when it fails, find out whose fault that is by playing each request alone."""

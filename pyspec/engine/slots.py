@@ -41,7 +41,7 @@ class Slot:
         used: When it was used last, as a number that grows.
     """
 
-    __slots__ = ("_held", "_saved", "_target", "chain", "request", "seq_id", "tokens", "used")
+    __slots__ = ("_borrowed", "_held", "_saved", "_target", "chain", "request", "seq_id", "tokens", "used")
 
     def __init__(self, seq_id: int, target: Target, chain: Chain) -> None:
         self.seq_id = seq_id
@@ -51,6 +51,7 @@ class Slot:
         self._target = target
         self.chain = chain
         self._held = 0  # positions that memory holds
+        self._borrowed = False  # they are another slot's too, and drafters do not know them
         self._saved: list[Any] = []  # checkpoints of it, by length
 
     @property
@@ -84,13 +85,30 @@ class Slot:
             sequence.pause = sequence.n_committed
         n_same = common_length(self.tokens, request.prompt)
         self.request, self.tokens = request, []  # if a drafter fails now, nothing is known
-        if length:
+        borrowed, self._borrowed = self._borrowed, False
+        if length and borrowed:
+            self.chain.begin(self.seq_id, sequence.history)
+        elif length:
             self.chain.rewind(self.seq_id, sequence.history, length, min(n_same, sequence.n_committed))
         else:
             self._target.memory.clear(self.seq_id)
             self._saved.clear()
             self.chain.begin(self.seq_id, sequence.history, sequence.rows)
         return length
+
+    def in_memory(self) -> SequenceOf[int]:
+        """Return the tokens that memory holds now."""
+        request = self.request
+        if request is None:
+            return self.tokens[: self._held]
+        sequence = request.sequence
+        return [] if sequence.rows else sequence.history[: sequence.n_committed - sequence.lag]
+
+    def borrow(self, lender: Slot, prompt: SequenceOf[int], length: int) -> None:
+        """Share the first positions of another slot, which begins like a prompt."""
+        self.forget()
+        self._target.memory.copy(lender.seq_id, self.seq_id, length)
+        self.tokens, self._held, self._borrowed = list(prompt[: length + 1]), length, True
 
     def take(self, tokens: SequenceOf[int], state: State, drafters: Mapping[str, bytes]) -> None:
         """Hold what another slot held, while this one is idle.
@@ -180,7 +198,7 @@ class Slot:
 
     def forget(self) -> None:
         """Empty memory; nothing is known any more."""
-        self.tokens, self._held = [], 0
+        self.tokens, self._held, self._borrowed = [], 0, False
         self._saved.clear()
         self._target.memory.clear(self.seq_id)
 

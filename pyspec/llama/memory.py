@@ -209,6 +209,11 @@ class Memory:
         native.memory_shift(self._context.handle, sequence, low, -1, step)
 
     @property
+    def shares_cells(self) -> bool:
+        """Whether a sequence can be given a part of another one for nothing, by ``copy``."""
+        return self._context.config.kv_unified and not self._keeps_state and not self.one_ubatch
+
+    @property
     def can_shift(self) -> bool:
         """Whether positions can be shifted."""
         return native.memory_can_shift(self._context.handle)

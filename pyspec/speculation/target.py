@@ -59,6 +59,15 @@ class TargetMemory(Protocol):
         """Return to a checkpoint, dropping the positions after it."""
         ...
 
+    def copy(self, source: int, destination: int, length: int) -> None:
+        """Let an empty sequence share the first positions of another one."""
+        ...
+
+    @property
+    def shares_cells(self) -> bool:
+        """Whether ``copy`` takes any length, and costs nothing."""
+        ...
+
     def remove(self, seq_id: int, begin: int, end: int) -> None:
         """Drop positions ``begin`` to ``end - 1``, or raise ``RollbackError``."""
         ...

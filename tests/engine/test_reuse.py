@@ -87,3 +87,23 @@ def test_the_cache_gives_back_what_a_slot_lost(pair: Pair, open_zoo: OpenZoo) ->
             same_or_tied(wanted, result)
             if pair.target not in ("target-swa", "target-mtp-chain", "target-gemma4"):  # their windows have moved on
                 assert result.stats.n_reused == len(prompt) - 1
+
+
+@pytest.mark.parametrize("types", ["none", "ngram-simple,draft-simple"])
+def test_slots_that_begin_alike_share_cells(types: str, open_zoo: OpenZoo) -> None:
+    """Eight requests of 60 tokens fit a buffer of 256, because their prompts of 50 tokens are there once."""
+    target = open_zoo("target-llama")
+    speculation = pyspec.Speculation(types, open_zoo("draft-llama") if "draft" in types else None)
+    prompts = [[1, *range(60, 108), 200 + i] for i in range(8)]
+    with pyspec.Engine(target, context=sizes()) as engine:
+        expected = [engine.generate(prompt, max_tokens=10, n_top=1) for prompt in prompts]
+    shared = sizes(8, n_ctx=256, kv_unified=True)
+    with PulledEngine(target, speculation=speculation, context=shared, n_slots=8) as together:
+        streams = [together.stream(prompts[0], max_tokens=10, n_top=1)]
+        next(streams[0])
+        streams += [together.stream(prompt, max_tokens=10, n_top=1) for prompt in prompts[1:]]
+        for stream, alone in zip(streams, expected, strict=True):
+            for _chunk in stream:
+                pass
+            same_or_tied(alone, stream.result)
+        assert [stream.result.stats.n_reused for stream in streams] == [0] + [49] * 7
