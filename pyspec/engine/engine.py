@@ -106,7 +106,7 @@ class Engine:
                 attribute ``partial``.
         """
         # Waking for each round costs time that only an observer is worth.
-        generation = self._start(prompt, Mailbox(wakes=settings.get("observer") is not None), settings)
+        generation = self._start(prompt, settings, wakes=settings.get("observer") is not None)
         with _with_partial(generation.result):
             for _chunk in generation:
                 pass
@@ -133,7 +133,7 @@ class Engine:
             ClosedError: The engine is closed.
             DeadlineError: While iterating: the time was over.
         """
-        return self._start(prompt, Mailbox(wakes=True), settings)
+        return self._start(prompt, settings, wakes=True)
 
     async def agenerate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
         """Generate a whole answer without blocking the event loop; see ``generate``."""
@@ -150,6 +150,7 @@ class Engine:
         """
         mailbox = AsyncMailbox()
         request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
+        mailbox.request = request
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
         return AsyncGeneration(request, reply, mailbox, self._worker.cancel)
@@ -208,7 +209,8 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _start(self, prompt: Prompt, mailbox: Mailbox, settings: Settings) -> Generation:
+    def _start(self, prompt: Prompt, settings: Settings, *, wakes: bool) -> Generation:
+        mailbox = Mailbox(wakes=wakes, sender=self._worker.thread)
         request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
