@@ -21,6 +21,7 @@ from pyspec.drafters import Drafter, DraftRequest, create
 
 # drafter: options that let it find something in the text
 DRAFTERS: dict[str, dict[str, Any]] = {
+    "suffix": {},
     "ngram-simple": {"size_n": 4},
     "ngram-map-k": {"size_n": 4, "size_m": 16},
     "ngram-map-k4v": {"size_n": 4, "size_m": 16},

@@ -36,7 +36,7 @@
     │   ├── UnsupportedError                  this combination cannot work; the message says why
     │   ├── VocabMismatchError                draft model and target do not share a vocabulary
     │   ├── DrafterError                      a drafter broke its contract
-    │   ├── NgramFileError                    an n-gram cache's file that cannot be read or written
+    │   ├── NgramFileError                    a file of n-grams or past requests that cannot be read or written
     │   └── StalledError                      a round that made no progress
     ├── GrammarError (ValueError)             a grammar that cannot be used, or a token that it forbids
     ├── HubError                              finding, fetching or storing a model
@@ -237,7 +237,7 @@ class DrafterError(SpeculationError):
 
 
 class NgramFileError(SpeculationError):
-    """An n-gram cache's file is damaged, or cannot be read or written."""
+    """A file of ngram-cache or suffix is damaged, or cannot be read or written."""
 
 
 class StalledError(SpeculationError):

@@ -9,7 +9,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["replace_file"]
+from pyspec.config import shown
+from pyspec.errors import ConfigError
+
+__all__ = ["replace_file", "require_path"]
 
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
@@ -39,6 +42,22 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
     _sync_folder(target.parent)
+
+
+def require_path(name: str, path: object) -> Path:
+    """Return the path of a file.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text or text.endswith(os.sep):
+        msg = f"{name} must be the path of a file, not {shown(path)}."
+        raise ConfigError(msg)
+    return Path(text)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,8 +14,8 @@ from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
 from pyspec.drafters.choosing import Sampling
 from pyspec.drafters.ngram_simple import NgramSimple
+from pyspec.drafters.suffix import Suffix
 from pyspec.engine.generation import Generation, Mailbox, Reply
-from pyspec.engine.request import Event
 from pyspec.engine.request import Request as EngineRequest
 from pyspec.engine.result import Observer, RunInfo
 from pyspec.engine.scheduler import Scheduler
@@ -44,6 +44,15 @@ class NgramSpec:
 
 
 @dataclass(frozen=True)
+class SuffixSpec:
+    """The drafter suffix."""
+
+    n_match: int = 1
+    n_max: int = 6
+    share: bool = False
+
+
+@dataclass(frozen=True)
 class DraftModelSpec:
     """A draft model: ``logits`` None means the target's own."""
 
@@ -57,7 +66,7 @@ class DraftModelSpec:
     sampling: Sampling = "greedy"
 
 
-DrafterSpec = ScriptedSpec | NgramSpec | DraftModelSpec
+DrafterSpec = ScriptedSpec | NgramSpec | SuffixSpec | DraftModelSpec
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,8 @@ class Table:
             return Scripted(f"scripted-{i}", self.futures, spec.moves, fuse=self.fuse)
         if isinstance(spec, NgramSpec):
             return NgramSimple(size_n=spec.size_n, size_m=spec.size_m)
+        if isinstance(spec, SuffixSpec):
+            return Suffix(n_match=spec.n_match, n_max=spec.n_max, share=spec.share)
         logits = spec.logits if spec.logits is not None else self.target.logits
         drafter, self.draft_target = make_draft_simple(
             self.target,
@@ -350,10 +361,8 @@ class PullMailbox(Mailbox):
         super().__init__(wakes=False)
         self._scheduler = scheduler
 
-    def take(self) -> Event:
-        while not self._events:
-            self._scheduler.step()
-        return self._events.popleft()
+    def _wait(self) -> None:
+        self._scheduler.step()
 
 
 def workplace(table: Table, **settings: Any) -> Place:

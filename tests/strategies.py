@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyspec.llama.memory import RollbackKind
 from tests.fakes import Fuse, HashLogits
-from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
+from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, ScriptedSpec, SuffixSpec, Table
 from tests.reference import Request
 from tests.scripted import Move
 
@@ -35,6 +35,7 @@ def drafter_specs(n_vocab: int, n_ctx: int) -> st.SearchStrategy[DrafterSpec]:
     return st.one_of(
         st.builds(ScriptedSpec, st.lists(moves(n_vocab), min_size=1, max_size=4).map(tuple)),
         st.builds(NgramSpec, st.integers(1, 3), st.integers(1, 6)),
+        st.builds(SuffixSpec, st.integers(1, 3), st.integers(1, 6), st.booleans()),
         st.builds(
             DraftModelSpec,
             st.one_of(st.none(), draft_models),

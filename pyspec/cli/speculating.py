@@ -30,6 +30,14 @@ _DRAFTER_OPTIONS = {
     "draft_type_k": ("-ctkd", ANY_MODEL, "type_k"),
     "draft_type_v": ("-ctvd", ANY_MODEL, "type_v"),
     "draft_backend_sampling": ("--spec-draft-backend-sampling", ANY_MODEL, "backend_sampling"),
+    "suffix_n_max": ("--spec-suffix-n-max", "suffix", "n_max"),
+    "suffix_n_min": ("--spec-suffix-n-min", "suffix", "n_min"),
+    "suffix_n_match": ("--spec-suffix-n-match", "suffix", "n_match"),
+    "suffix_factor": ("--spec-suffix-factor", "suffix", "factor"),
+    "suffix_p_min": ("--spec-suffix-p-min", "suffix", "p_min"),
+    "suffix_share": ("--spec-suffix-share", "suffix", "share"),
+    "suffix_max_tokens": ("--spec-suffix-max-tokens", "suffix", "max_tokens"),
+    "suffix_file": ("--spec-suffix-file", "suffix", "file"),
     "ngram_simple_size_n": ("--spec-ngram-simple-size-n", "ngram-simple", "size_n"),
     "ngram_simple_size_m": ("--spec-ngram-simple-size-m", "ngram-simple", "size_m"),
     "ngram_map_k_size_n": ("--spec-ngram-map-k-size-n", "ngram-map-k", "size_n"),
@@ -142,6 +150,34 @@ class SpeculationOptions:
     draft_type_v: Annotated[
         str | None,
         typer.Option("--spec-draft-type-v", "--cache-type-v-draft", "-ctvd", metavar="TYPE", help="Its values (f16)."),
+    ] = None
+    suffix_n_max: Annotated[
+        int | None, typer.Option("--spec-suffix-n-max", metavar="N", help="Longest draft of suffix (32).")
+    ] = None
+    suffix_n_min: Annotated[
+        int | None, typer.Option("--spec-suffix-n-min", metavar="N", help="Shorter drafts are not verified (0).")
+    ] = None
+    suffix_n_match: Annotated[
+        int | None, typer.Option("--spec-suffix-n-match", metavar="N", help="Shorter matches are not used (2).")
+    ] = None
+    suffix_factor: Annotated[
+        float | None,
+        typer.Option("--spec-suffix-factor", metavar="X", help="Tokens drafted for each token of the match (0.5)."),
+    ] = None
+    suffix_p_min: Annotated[
+        float | None,
+        typer.Option("--spec-suffix-p-min", metavar="P", help="Stop before a draft less likely than this (0.5)."),
+    ] = None
+    suffix_share: Annotated[
+        Switch | None,
+        typer.Option("--spec-suffix-share", help="Draft what past requests said, whoever sent them (off)."),
+    ] = None
+    suffix_max_tokens: Annotated[
+        int | None, typer.Option("--spec-suffix-max-tokens", metavar="N", help="Tokens of past requests kept (262144).")
+    ] = None
+    suffix_file: Annotated[
+        str | None,
+        typer.Option("--spec-suffix-file", metavar="FILE", help="Past requests of former runs; read, and added to."),
     ] = None
     ngram_simple_size_n: Annotated[
         int | None, typer.Option("--spec-ngram-simple-size-n", metavar="N", help="Tokens to look up (12).")

@@ -113,6 +113,10 @@ class ModelDrafter:
     def load_state(self, seq_id: int, state: bytes) -> None:
         """Take back what ``save_state`` returned."""
 
+    def request_abort(self, *, value: bool = True) -> None:
+        """Ask a decode of the draft model to stop, or take the request back. Any thread may call this."""
+        self._context.request_abort(value=value)
+
     def close(self) -> None:
         """Free the draft context. May be called again."""
         self._context.close()

@@ -24,10 +24,12 @@ from typing import NamedTuple
 from pyspec.config import require_int
 from pyspec.drafters import ngram_file
 from pyspec.drafters.base import ModelFreeDrafter
+from pyspec.drafters.checked_file import require_folder, require_tokens
 from pyspec.drafters.ngram_counts import MAX_N, STATIC_N, Ngram
 from pyspec.drafters.ngram_table import Followers, Table, count_of, time_of
 from pyspec.drafters.registry import Resources
-from pyspec.errors import ConfigError, TokenError
+from pyspec.errors import ConfigError
+from pyspec.files import require_path
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
 _LONGEST = 1 << 16
@@ -147,14 +149,14 @@ class NgramCache(ModelFreeDrafter):
         dynamic: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_max = require_int("n_max", n_max, 1, _LONGEST)
-        self.static = None if static is None else _checked_path("static", static)
-        self.dynamic = None if dynamic is None else _checked_path("dynamic", dynamic)
+        self.static = None if static is None else str(require_path("static", static))
+        self.dynamic = None if dynamic is None else str(require_path("dynamic", dynamic))
         n_vocab = None if resources is None else resources.target.n_vocab
         if self.static is not None:
             _require_file("static", self.static)
         self._static_table = _loaded("static", self.static, n_vocab)
         if self.dynamic is not None:
-            _require_folder("dynamic", self.dynamic)
+            require_folder("dynamic", self.dynamic)
         self._dynamic_table = _loaded("dynamic", self.dynamic, n_vocab)
         self._learned = Table()  # what the dynamic file does not have yet
         self._contexts: dict[int, _Context] = {}
@@ -232,22 +234,6 @@ def _part(tokens: TokenView, pending: Ngram, first: int, end: int) -> Ngram:
     return (*part, *pending) if first <= len(tokens) < end else part
 
 
-def _checked_path(option: str, path: object) -> str:
-    """Return a path as text.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-    except TypeError:
-        text = None
-    if not isinstance(text, str) or not text or "\0" in text or text.endswith(os.sep):
-        msg = f"{option} must be the path of a file, not {path!r}."
-        raise ConfigError(msg)
-    return text
-
-
 def _require_file(option: str, path: str) -> None:
     """Check that a file exists.
 
@@ -256,18 +242,6 @@ def _require_file(option: str, path: str) -> None:
     """
     if not os.path.exists(path):  # noqa: PTH110 - it answers whatever the path is like
         msg = f"{option} is {path}, which does not exist; `pyspec ngram-cache build` makes such a file."
-        raise ConfigError(msg)
-
-
-def _require_folder(option: str, path: str) -> None:
-    """Check that a file can be made.
-
-    Raises:
-        ConfigError: Nothing can be written to its folder.
-    """
-    folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-    if not os.access(folder, os.W_OK | os.X_OK):
-        msg = f"{option} is {path}, but nothing can be written to the folder {folder}."
         raise ConfigError(msg)
 
 
@@ -281,10 +255,5 @@ def _loaded(option: str, path: str | None, n_vocab: int | None) -> Table:
     if path is None or not os.path.exists(path):  # noqa: PTH110
         return Table()
     counts = ngram_file.read(Path(path))
-    if n_vocab is not None and counts.largest_token >= n_vocab:
-        msg = (
-            f"{option} is {path}, which holds the token {counts.largest_token}; the target has the tokens 0 to "
-            f"{n_vocab - 1}. It was made with another vocabulary."
-        )
-        raise TokenError(msg)
+    require_tokens(option, path, counts.largest_token, n_vocab)
     return Table(counts)

@@ -7,43 +7,24 @@ llama.cpp's form is a row of records of little-endian 32-bit integers, from the 
     n_followers x (token, count), the count at least 1
 
 It has no mark, no length and no checksum: a file that was cut between two records, or that belongs to something else,
-can pass for a good one. Ours puts 24 bytes in front of the same records::
-
-    magic         8 bytes
-    version       uint32, 1
-    checksum      uint32, CRC-32 of the records
-    n_bytes       uint64, length of the records
-
-The last byte of the magic's first integer is above 127, so no file of llama.cpp, which begins with a token, has it.
+can pass for a good one. Ours has the same records behind the header of ``checked_file``.
 """
 
 from __future__ import annotations
 
 import array
-import contextlib
-import logging
-import os
-import stat
-import struct
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.drafters.checked_file import VERSION, FileKind
 from pyspec.drafters.ngram_counts import MAX_N, NO_TOKEN, NgramCounts, as_keys, merged, sum_rows
-from pyspec.errors import NgramFileError
-from pyspec.files import replace_file
-from pyspec.locking import hold_lock
 
-_logger = logging.getLogger(__name__)
-
-VERSION = 1
-_MAGIC = b"NGR\xc3\r\n\x1a\n"
-_HEADER = struct.Struct("<8sIIQ")
+_KIND = FileKind("n-gram cache", "an", b"NGR\xc3\r\n\x1a\n")
 _N_HEAD = MAX_N + 1  # integers before the followers of a record
-_MAX_BYTES = 1 << 32  # larger than any useful cache; more may not fit into memory
+
+locked = _KIND.locked
 
 
 def read(path: Path) -> NgramCounts:
@@ -52,29 +33,16 @@ def read(path: Path) -> NgramCounts:
     Raises:
         NgramFileError: It cannot be read, is no n-gram cache, or is damaged.
     """
-    data = memoryview(_read_bytes(path))
+    data = _KIND.read_bytes(path)
     if not data:  # a cache of nothing in llama.cpp's form, but more likely what a full disk left
-        raise _damaged(path, "it is empty")
-    if data[: len(_MAGIC)] != _MAGIC:
-        return _parse(data, path)
-    if len(data) < _HEADER.size:
-        raise _damaged(path, "it ends within its header")
-    _magic, version, checksum, n_bytes = _HEADER.unpack_from(data)
-    if version != VERSION:
-        msg = f"The n-gram cache {path} has version {version}; this pyspec reads version {VERSION}."
-        raise NgramFileError(msg)
-    records = data[_HEADER.size :]
-    if len(records) != n_bytes:
-        raise _damaged(path, f"it has {len(records)} bytes of records instead of {n_bytes}")
-    if zlib.crc32(records) != checksum:
-        raise _damaged(path, "its checksum is wrong")
-    return _parse(records, path)
+        raise _KIND.damaged(path, "it is empty")
+    return _parse(_KIND.content(data, path) if data[: len(_KIND.magic)] == _KIND.magic else data, path)
 
 
 def form_of(path: Path) -> str:
     """Return which form a readable file has: "pyspec 1" or "llama.cpp"."""
     with path.open("rb") as file:
-        return f"pyspec {VERSION}" if file.read(len(_MAGIC)) == _MAGIC else "llama.cpp"
+        return f"pyspec {VERSION}" if file.read(len(_KIND.magic)) == _KIND.magic else "llama.cpp"
 
 
 def write(path: Path, counts: NgramCounts) -> None:
@@ -83,12 +51,7 @@ def write(path: Path, counts: NgramCounts) -> None:
     Raises:
         NgramFileError: It cannot be written; a former file is as it was.
     """
-    records = _records(counts).tobytes()
-    try:
-        replace_file(path, (_HEADER.pack(_MAGIC, VERSION, zlib.crc32(records), len(records)), records))
-    except OSError as error:
-        msg = f"The n-gram cache {path} cannot be written: {error.strerror}."
-        raise NgramFileError(msg) from error
+    _KIND.write(path, _records(counts).tobytes())
 
 
 def update(path: Path, learned: NgramCounts) -> None:
@@ -101,46 +64,6 @@ def update(path: Path, learned: NgramCounts) -> None:
         write(path, merged([read(path), learned]) if path.exists() else learned)
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Let one thread of one process at a time change a file; the others wait. The lock is a file beside it.
-
-    Raises:
-        NgramFileError: The lock's file cannot be made.
-    """
-    target = Path(os.path.realpath(path))
-    with contextlib.ExitStack() as stack:
-        try:
-            alone = stack.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), on_wait=lambda: None))
-        except OSError as error:
-            what = f"written: {error.strerror} ({error.filename})" if error.filename else f"locked: {error.strerror}"
-            msg = f"The n-gram cache {path} cannot be {what}."
-            raise NgramFileError(msg) from error
-        if not alone:
-            _logger.warning("%s is on a file system without locks; do not save to it from several processes.", path)
-        yield
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        NgramFileError: It cannot be read, is no file, or is too large.
-    """
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe or a device may have no end
-            msg = f"{path} is not a file."
-            raise NgramFileError(msg)
-        if status.st_size > _MAX_BYTES:
-            msg = f"{path} has {status.st_size} bytes; an n-gram cache has at most {_MAX_BYTES}."
-            raise NgramFileError(msg)
-        return path.read_bytes()
-    except OSError as error:
-        msg = f"The n-gram cache {path} cannot be read: {error.strerror}."
-        raise NgramFileError(msg) from error
-
-
 def _parse(data: memoryview, path: Path) -> NgramCounts:
     """Return the counts in the records.
 
@@ -148,7 +71,7 @@ def _parse(data: memoryview, path: Path) -> NgramCounts:
         NgramFileError: They are no records, or the last one is cut.
     """
     if len(data) % 4:
-        raise _damaged(path, "its length is no multiple of 4")
+        raise _KIND.damaged(path, "its length is no multiple of 4")
     integers = np.frombuffer(data, "<i4").astype(np.int32)
     starts = _starts(integers, path)
     heads = integers[starts[:, None] + np.arange(_N_HEAD)]
@@ -176,7 +99,7 @@ def _starts(integers: npt.NDArray[np.int32], path: Path) -> npt.NDArray[np.int64
     while at < n:
         n_followers = view[at + MAX_N] if at + MAX_N < n else 0
         if n_followers < 1 or n_followers > (n - at - _N_HEAD) // 2:
-            raise _damaged(path, f"the record at byte {4 * at} of its records is cut or is none")
+            raise _KIND.damaged(path, f"the record at byte {4 * at} of its records is cut or is none")
         starts.append(at)
         at += _N_HEAD + 2 * n_followers
     return np.frombuffer(starts, np.int64) if starts else np.empty(0, np.int64)
@@ -193,11 +116,11 @@ def _check(
     used = ngrams != NO_TOKEN
     wrong_ngrams = (ngrams < NO_TOKEN).any(axis=1) | ~used[:, 0] | (used[:, 1:] & ~used[:, :-1]).any(axis=1)
     for i in np.flatnonzero(wrong_ngrams)[:1]:
-        raise _damaged(path, f"{ngrams[i].tolist()} is no n-gram")
+        raise _KIND.damaged(path, f"{ngrams[i].tolist()} is no n-gram")
     for i in np.flatnonzero((followers[:, 0] < 0) | (followers[:, 1] < 1))[:1]:
         token, count = followers[i].tolist()
         ngram = ngrams[np.searchsorted(np.cumsum(sizes), i, side="right")].tolist()
-        raise _damaged(path, f"{ngram} is followed by token {token} {count} times")
+        raise _KIND.damaged(path, f"{ngram} is followed by token {token} {count} times")
 
 
 def _records(counts: NgramCounts) -> npt.NDArray[np.int32]:
@@ -211,7 +134,3 @@ def _records(counts: NgramCounts) -> npt.NDArray[np.int32]:
     integers[heads] = np.column_stack((counts.ngrams, sizes))
     integers[~is_head] = np.column_stack((counts.tokens, counts.counts)).reshape(-1)
     return integers
-
-
-def _damaged(path: Path, what: str) -> NgramFileError:
-    return NgramFileError(f"{path} is no n-gram cache, or it is damaged: {what}.")

@@ -23,6 +23,7 @@ _USUAL_LENGTH = 16
 
 # Lookups first, because they cost nothing. A name that is not here comes before those with a model.
 PRIORITY = (
+    "suffix",
     "ngram-simple",
     "ngram-map-k",
     "ngram-map-k4v",

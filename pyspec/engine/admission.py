@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -156,7 +155,8 @@ class Admission:
         )
         request = Request(sequence, tokens, sampling, tell, settings={**wanted, "observer": None})
         request.priority = require_int("priority", wanted["priority"], -MAX_INT32, MAX_INT32)
-        request.deadline = _deadline(wanted["timeout"])
+        if wanted["timeout"] is not None:
+            request.deadline = request.submitted + require_float("timeout", wanted["timeout"], 0.0, _MOST_SECONDS)
         info = self._info(request, sampler.seed)
         sampler.hand_over()
         return Admitted(request, info, _checked_observer(wanted["observer"]))
@@ -243,12 +243,6 @@ def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChai
     if rule.name in SAMPLING_OF_RULE and not sampler.exact_per_row:
         msg = f'mirostat draws from what it drew before, so the rule "{rule.name}" cannot judge drafts; use "match".'
         raise UnsupportedError(msg)
-
-
-def _deadline(timeout: object) -> float | None:
-    if timeout is None:
-        return None
-    return time.perf_counter() + require_float("timeout", timeout, 0.0, _MOST_SECONDS)
 
 
 def _checked_observer(observer: Any) -> Observer | None:

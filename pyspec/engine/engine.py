@@ -6,7 +6,6 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +20,7 @@ from pyspec.engine.saving import read, save
 from pyspec.engine.status import EngineStatus, engine_status
 from pyspec.engine.worker import Worker, Workshop
 from pyspec.errors import ConfigError, UnsupportedError
+from pyspec.files import require_path
 from pyspec.llama.model import Model
 from pyspec.speculation.config import Speculation
 from pyspec.speculation.detection import drafter_for
@@ -115,7 +115,7 @@ class Engine:
                 attribute ``partial``.
         """
         # Waking for each round costs time that only an observer is worth.
-        generation = self._start(prompt, Mailbox(wakes=settings.get("observer") is not None), settings)
+        generation = self._start(prompt, settings, wakes=settings.get("observer") is not None)
         with _with_partial(generation.result):
             for _chunk in generation:
                 pass
@@ -142,7 +142,7 @@ class Engine:
             ClosedError: The engine is closed.
             DeadlineError: While iterating: the time was over.
         """
-        return self._start(prompt, Mailbox(wakes=True), settings)
+        return self._start(prompt, settings, wakes=True)
 
     async def agenerate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
         """Generate a whole answer without blocking the event loop; see ``generate``."""
@@ -159,6 +159,7 @@ class Engine:
         """
         mailbox = AsyncMailbox()
         request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
+        mailbox.request = request
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
         return AsyncGeneration(request, reply, mailbox, self._worker.cancel)
@@ -202,7 +203,7 @@ class Engine:
             UnsupportedError: The request's prompt has embeddings.
         """
         number = require_int("slot", slot, 0, self.n_slots - 1)
-        file = Path(path)
+        file = require_path("path", path)
         self._worker.call(lambda workshop: save(workshop.scheduler.slots[number], workshop.context)).write(file)
 
     def restore_slot(self, path: str | os.PathLike[str], *, observer: Observer | None = None) -> Generation | None:
@@ -220,12 +221,12 @@ class Engine:
             StateError: The file is damaged, or belongs to another model or another layout of memory.
             BusyError: No slot is free, or the queue is full.
         """
-        saved = read(Path(path))
+        saved = read(require_path("path", path))
         if saved.request is None:
             self._admission.require_fitting(saved)
             self._worker.call(lambda workshop: workshop.scheduler.put(saved))
             return None
-        mailbox = Mailbox(wakes=True)
+        mailbox = Mailbox(wakes=True, sender=self._worker.thread)
         return self._submit(self._admission.readmit(saved, mailbox.put, observer), mailbox)
 
     def call(self, function: Callable[[Workshop], T]) -> T:
@@ -255,7 +256,8 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _start(self, prompt: Prompt, mailbox: Mailbox, settings: Settings) -> Generation:
+    def _start(self, prompt: Prompt, settings: Settings, *, wakes: bool) -> Generation:
+        mailbox = Mailbox(wakes=wakes, sender=self._worker.thread)
         return self._submit(self._admission.admit(prompt, mailbox.put, **settings), mailbox)
 
     def _submit(self, admitted: Admitted, mailbox: Mailbox) -> Generation:

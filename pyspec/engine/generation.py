@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
+import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -12,7 +14,7 @@ from types import TracebackType
 
 from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
-from pyspec.errors import BusyError
+from pyspec.errors import BusyError, ForkedError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
 
@@ -49,11 +51,13 @@ class Reply:
         self._observer_failed = False
 
     def take(self, event: Event) -> Chunk | None:
-        """Take an event in, and return the chunk that comes with it.
+        """Take an event in, and return the chunk that comes with it; after the last one, nothing counts.
 
         Raises:
             Exception: What ended the request.
         """
+        if self.is_over:
+            return None
         self._begin()
         if isinstance(event, Began):
             self.result.stats.n_reused = event.n_reused
@@ -111,36 +115,80 @@ class Reply:
         return event.chunk
 
 
-class Mailbox:
-    """Events on their way from the engine's thread to another one.
+class _Events:
+    """Events that have come. The last one stays, so that everyone who waits hears it."""
 
-    Args:
-        wakes: Whether each event wakes who waits, or only the last one.
-    """
+    __slots__ = ("_events", "_last")
 
-    __slots__ = ("_events", "_signals", "_wakes")
-
-    def __init__(self, *, wakes: bool) -> None:
+    def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._wakes = wakes
+        self._last: Ended | None = None
 
-    def put(self, event: Event) -> None:
-        """Add an event."""
-        self._events.append(event)
-        if self._wakes or isinstance(event, Ended):
-            self._signals.put(None)
+    def _add(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._last = event
+        else:
+            self._events.append(event)
 
-    def take(self) -> Event:
-        """Return the oldest event; wait for it."""
-        while not self._events:
-            self._signals.get()
-        return self._events.popleft()
+    def _next(self) -> Event | None:
+        """Return the oldest event, or None when there is none."""
+        try:
+            return self._events.popleft()
+        except IndexError:
+            return self._last
 
     def rest(self) -> Iterator[Event]:
         """Return the events that have come."""
         while self._events:
             yield self._events.popleft()
+        if self._last is not None:
+            yield self._last
+
+
+class Mailbox(_Events):
+    """Events on their way from the engine's thread to another one.
+
+    Args:
+        wakes: Whether each event wakes who waits, or only the last one.
+        sender: The engine's thread.
+    """
+
+    __slots__ = ("_pid", "_sender", "_signals", "_wakes")
+
+    def __init__(self, *, wakes: bool, sender: threading.Thread | None = None) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+        self._sender = sender
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakes = wakes
+
+    def put(self, event: Event) -> None:
+        """Add an event."""
+        self._add(event)
+        if self._wakes or isinstance(event, Ended):
+            self._signals.put(None)
+
+    def take(self) -> Event:
+        """Return the oldest event; wait for it.
+
+        Raises:
+            ForkedError: Nothing will come in this process.
+            BusyError: The engine's thread would wait for itself.
+        """
+        while (event := self._next()) is None:
+            self._wait()
+        if isinstance(event, Ended):
+            self._signals.put(None)  # a signal handler may be taking this while its thread waits below it
+        return event
+
+    def _wait(self) -> None:
+        if self._pid != os.getpid():
+            msg = "This stream was begun before fork(); its engine works in the parent process."
+            raise ForkedError(msg)
+        if threading.current_thread() is self._sender:
+            msg = "A function that an engine calls cannot wait for what the engine generates."
+            raise BusyError(msg)
+        self._signals.get()
 
 
 class Generation(Iterator[Chunk]):
@@ -161,14 +209,14 @@ class Generation(Iterator[Chunk]):
         self._reply = reply
         self._mailbox = mailbox
         self._cancel = cancel
-        self._busy = False
+        self._turn = threading.RLock()  # a signal handler may close what its thread iterates over
+        self._closing = False
         self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
 
     def __next__(self) -> Chunk:
-        if self._busy:
+        if not self._turn.acquire(blocking=self._closing):
             msg = "Another thread is waiting for this stream's next chunk."
             raise BusyError(msg)
-        self._busy = True
         try:
             while not self._reply.is_over:
                 chunk = self._reply.take(self._mailbox.take())
@@ -179,20 +227,22 @@ class Generation(Iterator[Chunk]):
             _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
             raise
         finally:
-            self._busy = False
+            self._turn.release()
         self._forgetting.detach()
         raise StopIteration
 
     def close(self) -> None:
         """End the generation now; ``result.finish`` becomes "cancelled" unless it had ended. May be called again.
 
-        It returns when the request has left its slot, with all that was emitted in ``result``.
+        It returns when the request has left its slot, with all that was emitted in ``result``. Any thread may call
+        this; the iteration of another one ends.
         """
         self._forgetting.detach()
+        self._closing = True
         if self._reply.is_over or not self._cancel(self._request):
             self._reply.leave(())
             return
-        with contextlib.suppress(Exception):  # an error of a request that nobody wants
+        with self._turn, contextlib.suppress(Exception):  # an error of a request that nobody wants
             while not self._reply.is_over:
                 self._reply.take(self._mailbox.take())
 
@@ -205,34 +255,40 @@ class Generation(Iterator[Chunk]):
         self.close()
 
 
-class AsyncMailbox:
-    """Events on their way from the engine's thread to a coroutine of the loop that makes this."""
+class AsyncMailbox(_Events):
+    """Events on their way from the engine's thread to a coroutine of the loop that makes this.
 
-    __slots__ = ("_events", "_filled", "_loop")
+    Attributes:
+        request: Whose events these are; when the loop is closed, nobody wants it any more.
+    """
+
+    __slots__ = ("_filled", "_loop", "request")
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        super().__init__()
         self._filled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self.request: Request | None = None
 
     def put(self, event: Event) -> None:
         """Add an event, from any thread."""
-        self._events.append(event)
-        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody waits any more
+        self._add(event)
+        try:
             self._loop.call_soon_threadsafe(self._filled.set)
+        except RuntimeError:  # the loop is closed
+            if self.request is not None:
+                self.request.cancelled = True
+        if isinstance(event, Ended):
+            self.request = None  # which refers to this
 
     async def take(self) -> Event:
         """Return the oldest event; wait for it."""
-        while not self._events:
+        while True:
             self._filled.clear()
-            if not self._events:
-                await self._filled.wait()
-        return self._events.popleft()
-
-    def rest(self) -> Iterator[Event]:
-        """Return the events that have come."""
-        while self._events:
-            yield self._events.popleft()
+            event = self._next()
+            if event is not None:
+                return event
+            await self._filled.wait()
 
 
 class AsyncGeneration(AsyncIterator[Chunk]):
@@ -248,9 +304,14 @@ class AsyncGeneration(AsyncIterator[Chunk]):
         self._reply = reply
         self._mailbox = mailbox
         self._cancel = cancel
+        self._busy = False
         self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
 
     async def __anext__(self) -> Chunk:
+        if self._busy:
+            msg = "Another task is waiting for this stream's next chunk."
+            raise BusyError(msg)
+        self._busy = True
         try:
             while not self._reply.is_over:
                 chunk = self._reply.take(await self._mailbox.take())
@@ -260,6 +321,8 @@ class AsyncGeneration(AsyncIterator[Chunk]):
             self._forgetting.detach()
             _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
             raise
+        finally:
+            self._busy = False
         self._forgetting.detach()
         raise StopAsyncIteration
 

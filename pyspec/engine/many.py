@@ -13,6 +13,7 @@ from pyspec.engine.admission import Settings
 from pyspec.engine.generation import Generation
 from pyspec.engine.prompt import Prompt
 from pyspec.engine.result import Result
+from pyspec.errors import BusyError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,7 +52,7 @@ class Answers:
                 for prompt in self._prompts:
                     if len(running) >= n_most:
                         self._finish(running, advance)
-                    running.append(self._engine.stream(prompt, **self._settings))
+                    running.append(self._begin(prompt, running, advance))
                 while running:
                     self._finish(running, advance)
         except BaseException as error:
@@ -63,6 +64,14 @@ class Answers:
             for generation in running:
                 generation.close()
         return self._results
+
+    def _begin(self, prompt: Prompt, running: deque[Generation], advance: Callable[[], object]) -> Generation:
+        """Begin with a prompt; where others fill the queue, wait for what runs here."""
+        while running:
+            with contextlib.suppress(BusyError):
+                return self._engine.stream(prompt, **self._settings)
+            self._finish(running, advance)
+        return self._engine.stream(prompt, **self._settings)
 
     def _finish(self, running: deque[Generation], advance: Callable[[], object]) -> None:
         """Wait for the oldest one."""

@@ -23,7 +23,7 @@ from pyspec.engine.request import Began, Ended, Played, Request
 from pyspec.engine.result import Chunk
 from pyspec.engine.saving import SavedSlot, catch_up, put
 from pyspec.engine.slots import Slot, common_length
-from pyspec.errors import BusyError, DeadlineError, DecodeAbortedError
+from pyspec.errors import BusyError, ContextFullError, DeadlineError, DecodeAbortedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Needs
@@ -42,6 +42,7 @@ class Totals:
     n_prompt_tokens: int = 0
     n_reused_tokens: int = 0
     n_emitted_tokens: int = 0
+    n_forced_tokens: int = 0
     n_rounds: int = 0
 
 
@@ -61,7 +62,7 @@ class Scheduler:
 
     Attributes:
         slots: All of them.
-        playing: The requests of the round under way.
+        playing: The requests of the round under way, or the one that begins.
         totals: Counts.
     """
 
@@ -170,12 +171,18 @@ class Scheduler:
         """Give the free slots to those who wait; return the slots that got a request."""
         seated = []
         while self._waiting and (free := [slot for slot in self.slots if slot.request is None]):
-            request = heapq.heappop(self._waiting)[2]
+            entry = heapq.heappop(self._waiting)
+            request = entry[2]
             slot = max(free, key=functools.partial(_fitness, prompt=request.prompt))
             slot.used = next(self._numbers)
             try:
                 self._begin(slot, request)
                 seated.append(slot)
+            except DecodeAbortedError:  # of a draft model that reads the prompt; as in ``_after``
+                slot.request = None
+                slot.forget()
+                heapq.heappush(self._waiting, entry)
+                break
             except Exception as error:  # noqa: BLE001 - it belongs to this request
                 self._fail(slot, request, error)
         return seated
@@ -185,7 +192,11 @@ class Scheduler:
         if self.prefixes is not None:
             self.prefixes.exchange(slot, request.prompt)
         self._share(slot, request)
-        n_reused = slot.begin(request) if request.saved is None else slot.resume(request, request.saved)
+        others, self.playing = self.playing, (*self.playing, request)
+        try:
+            n_reused = slot.begin(request) if request.saved is None else slot.resume(request, request.saved)
+        finally:
+            self.playing = others
         self.totals.n_prompt_tokens += len(request.prompt)
         self.totals.n_reused_tokens += n_reused
         if request.sampling.has_penalties:
@@ -236,13 +247,34 @@ class Scheduler:
         left = [slot for slot in slots if slot.request is not None and not slot.request.cancelled]
         if isinstance(error, DecodeAbortedError):  # those who asked for that are swept; the others try again
             return
-        if len(slots) == 1:
-            for slot in left:
-                if slot.request is not None:
-                    self._fail(slot, slot.request, error)
+        if isinstance(error, ContextFullError) and self._make_room():
             return
         for slot in left:
+            request = slot.request
+            if request is None:
+                continue
+            # What was committed and not told of: it failed when its drafters heard of it.
+            if len(slots) == 1 or request.sequence.ending.n_tokens > request.n_told:
+                self._fail(slot, request, error)
+            else:
+                self._play_alone(slot, request)
+
+    def _play_alone(self, slot: Slot, request: Request) -> None:
+        """Play one request until it has decided or failed; it may have to read its prompt again before."""
+        sequence, n_told = request.sequence, request.n_told
+        while True:
+            lag = sequence.lag
             self._play([slot], alone=True)
+            if slot.request is not request or request.n_told > n_told or sequence.lag >= lag or _is_over(request):
+                return
+
+    def _make_room(self) -> bool:
+        """Empty the idle slot that was used longest ago; where slots share a buffer, others can go on then."""
+        idle = [slot for slot in self.slots if slot.request is None and slot.n_held]
+        if not idle:
+            return False
+        min(idle, key=lambda slot: slot.used).forget()
+        return True
 
     def _changes(self, joined: list[Slot]) -> Changes:
         """Take in what came while drafts were made: new requests begin, and others need not be verified."""
@@ -280,6 +312,7 @@ class Scheduler:
                 slot.read_on(request.sequence)
                 continue
             self.totals.n_emitted_tokens += len(outcome.emitted)
+            self.totals.n_forced_tokens += outcome.n_forced
             self.totals.n_rounds += 1
             request.n_told += len(outcome.emitted)
             text = request.text.release(request.sequence.ending, outcome.finish)

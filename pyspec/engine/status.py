@@ -55,6 +55,7 @@ class EngineStatus:
         n_prompt_tokens: Tokens of their prompts.
         n_reused_tokens: Those of them that were in memory already.
         n_emitted_tokens: Tokens emitted.
+        n_forced_tokens: Those of them that a grammar proposed, because it left no other text.
         n_rounds: Rounds that emitted them, counted per request.
         cache_bytes: What the host-side cache of prefixes holds.
     """
@@ -68,6 +69,7 @@ class EngineStatus:
     n_prompt_tokens: int = 0
     n_reused_tokens: int = 0
     n_emitted_tokens: int = 0
+    n_forced_tokens: int = 0
     n_rounds: int = 0
     cache_bytes: int = 0
 
@@ -81,11 +83,12 @@ def engine_status(scheduler: Scheduler) -> EngineStatus:
         n_running=sum(slot.state is not SlotState.IDLE for slot in slots),
         n_waiting=scheduler.n_waiting,
         slots=slots,
-        drafters=scheduler.chain.stats,
+        drafters={name: stats.copy() for name, stats in scheduler.chain.stats.items()},
         n_requests=totals.n_requests,
         n_prompt_tokens=totals.n_prompt_tokens,
         n_reused_tokens=totals.n_reused_tokens,
         n_emitted_tokens=totals.n_emitted_tokens,
+        n_forced_tokens=totals.n_forced_tokens,
         n_rounds=totals.n_rounds,
         cache_bytes=prefixes.n_bytes if prefixes is not None else 0,
     )

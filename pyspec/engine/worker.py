@@ -7,6 +7,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ class Workshop:
     chain: Chain
     scheduler: Scheduler
 
+    def request_abort(self, *, value: bool = True) -> None:
+        """Ask the decode in progress to stop, of the target or a draft model; any thread may call this."""
+        self.context.request_abort(value=value)
+        for drafter in self.chain.drafters:
+            if hasattr(drafter, "request_abort"):
+                drafter.request_abort(value=value)
+
     def close(self) -> None:
         """Free everything."""
         run_all((self.chain.close, self.context.close))
@@ -54,20 +62,23 @@ class Worker:
 
     Raises:
         Exception: What ``open_workshop`` raised.
+
+    Attributes:
+        thread: The thread.
     """
 
     def __init__(self, open_workshop: Callable[[Callable[[], None]], Workshop], n_open_max: int) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._calls: list[Callable[[], object]] = []  # came during a round, and wait for its end
-        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], object]] = deque()  # came during a round, and wait for its end
+        self._lock = threading.RLock()  # a finaliser may close this while its thread holds it
         self._n_open = 0
         self._n_open_max = n_open_max
         self._stopping = False
         self._failure: BaseException | None = None
         self._pid = os.getpid()
         self._opened: Future[Workshop] = Future()
-        self._thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
+        self.thread.start()
         try:
             self._workshop: Workshop | None = self._opened.result()
         except BaseException:
@@ -80,8 +91,10 @@ class Worker:
         Raises:
             BusyError: The queue is full.
             ClosedError: The engine is closed.
+            ForkedError: It was made in another process.
             BrokenError: It has failed.
         """
+        self._require_own_process()
         with self._lock:
             self._require_open()
             if self._n_open >= self._n_open_max:
@@ -95,22 +108,24 @@ class Worker:
         """End a request within one round; when all requests of the running round are cancelled, that one is aborted.
 
         Returns:
-            Whether the request will hear of its end: not so in a process that was forked.
+            Whether the caller may wait for the request's end: not so in a process that was forked, and not on the
+            engine's own thread.
         """
         request.cancelled = True
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or threading.current_thread() is self.thread:
             return False
         workshop = self._workshop
         if workshop is not None:
             playing = workshop.scheduler.playing
             if request in playing and all(each.cancelled for each in playing):
-                workshop.context.request_abort()
+                workshop.request_abort()
             self._inbox.put(_nothing)
         return True
 
     def call(self, function: Callable[[Workshop], T]) -> T:
         """Run a function on the thread, between two rounds, and return what it returns."""
-        if threading.current_thread() is self._thread:
+        self._require_own_process()
+        if threading.current_thread() is self.thread:
             return function(self._owned())
         future: Future[T] = Future()
         with self._lock:
@@ -129,10 +144,9 @@ class Worker:
         if not finish and workshop is not None:
             for request in workshop.scheduler.playing:
                 request.cancelled = True
-            if not workshop.context.closed:
-                workshop.context.request_abort()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+            workshop.request_abort()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
 
     @property
     def scheduler(self) -> Scheduler:
@@ -161,15 +175,21 @@ class Worker:
             self._n_open -= 1
 
     def _owned(self) -> Workshop:
-        if self._workshop is None:
+        self._require_own_process()
+        workshop = self._workshop
+        if workshop is None:
+            self._require_open()
             msg = "This engine is closed."
             raise ClosedError(msg)
-        return self._workshop
+        return workshop
 
-    def _require_open(self) -> None:
+    def _require_own_process(self) -> None:
+        """Refuse a forked process, before anything is locked that another thread may have held when it was forked."""
         if self._pid != os.getpid():
             msg = "This engine was made before fork(); make a new one in the child process."
             raise ForkedError(msg)
+
+    def _require_open(self) -> None:
         if self._failure is not None:
             msg = f"This engine has failed and cannot go on: {self._failure}"
             raise BrokenError(msg) from self._failure
@@ -202,33 +222,36 @@ class Worker:
 
     def _serve(self, workshop: Workshop) -> None:
         """Play rounds while there are requests, and wait for messages while there are none."""
-        scheduler, context = workshop.scheduler, workshop.context
+        scheduler = workshop.scheduler
         while True:
             self._take_in(wait=scheduler.is_idle and not self._stopping)
             if scheduler.is_idle and self._stopping and self._inbox.empty():
                 return
-            context.request_abort(value=False)  # before the scheduler looks who is cancelled
+            workshop.request_abort(value=False)  # before the scheduler looks who is cancelled
             scheduler.step()
 
     def _take_in(self, *, wait: bool) -> None:
-        waiting, self._calls = self._calls, []
-        if wait and not waiting:
-            waiting = [self._inbox.get()]
+        if wait and not self._calls:
+            self._calls.append(self._inbox.get())
+        self._empty_inbox()
+        while self._calls:
+            self._calls.popleft()()
+
+    def _empty_inbox(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                waiting.append(self._inbox.get_nowait())
-        for message in waiting:
-            message()
+                self._calls.append(self._inbox.get_nowait())
 
     def _refuse_rest(self) -> None:
         """Answer what came too late."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                message = self._inbox.get_nowait()
-                if isinstance(message, _Call):
-                    message.future.set_exception(ClosedError("This engine is closed."))
-                elif isinstance(message, _Submission):
-                    message.request.tell(Ended(Finish.CANCELLED))
+        self._empty_inbox()
+        while self._calls:
+            message = self._calls.popleft()
+            if isinstance(message, _Call):
+                message.refuse(self._require_open)
+            elif isinstance(message, _Submission):
+                finish = Finish.CANCELLED if self._failure is None else Finish.ERROR
+                message.request.tell(Ended(finish, error=self._failure))
 
 
 def _nothing() -> None:
@@ -272,5 +295,12 @@ class _Call:
     def __call__(self) -> None:
         try:
             self.future.set_result(self.function(self.worker._owned()))  # noqa: SLF001 - a part of the worker
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self.future.set_exception(error)
+
+    def refuse(self, reason: Callable[[], None]) -> None:
+        """Tell the caller why it will not be run; ``reason`` raises that."""
+        try:
+            reason()
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             self.future.set_exception(error)

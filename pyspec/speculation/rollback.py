@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -91,12 +91,15 @@ class RollbackPoint:
         """From here on the memory of these sequences may change."""
         self._touched.update(sequence.seq_id for sequence in sequences)
 
-    def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share] = ()) -> None:
+    def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share] = ()) -> Iterator[Outcome]:
         """Commit what was emitted; drop from memory what was not accepted.
 
         Args:
             outcomes: What was decided.
             pieces: The parts of prompts that were read beside.
+
+        Yields:
+            Each outcome, when it is kept and its drafters know it.
         """
         memory = self._target.memory
         for outcome in outcomes:
@@ -116,6 +119,7 @@ class RollbackPoint:
             del self._open[outcome.seq_id]  # from here on this sequence is not undone
             if outcome.proposal.draft.tokens:
                 self._proposer.accept(sequence.seq_id, outcome.proposal, outcome.n_accepted)
+            yield outcome
         for share in pieces:
             share.sequence.lag -= share.n_lag
             share.sequence.checkpoint = None

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pyspec.errors import StalledError
 from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.draft import Proposal, Proposer
+from pyspec.speculation.draft import GRAMMAR, Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
 from pyspec.speculation.reading import reaches_end, read_on
@@ -105,6 +105,11 @@ class Outcome(NamedTuple):
     first: bool = False
 
     @property
+    def n_forced(self) -> int:
+        """Accepted tokens that a grammar proposed."""
+        return self.n_accepted if self.proposal.drafter == GRAMMAR else 0
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Where each emitted token came from: "plain", "draft:<name>", "recovered" or "bonus"."""
         draft, n_accepted = self.proposal.draft.tokens, self.n_accepted
@@ -156,9 +161,9 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
                 if share.proposal is not None
             ]
             clock.lap("accept")
-            point.keep(decided, [share for share in together if share.proposal is None])
+            for outcome in point.keep(decided, [share for share in together if share.proposal is None]):
+                outcomes[outcome.seq_id] = outcome
             clock.lap("rollback")
-            outcomes.update((outcome.seq_id, outcome) for outcome in decided)
     clock.stop()
     return [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-from pyspec.speculation.draft import GRAMMAR
 
 if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
@@ -57,6 +55,11 @@ class DrafterStats:
         for i in range(n_drafted):
             self.drafted_at[i] += 1
             self.accepted_at[i] += i < n_accepted
+
+    def copy(self) -> DrafterStats:
+        """Return what the counters are now."""
+        drafted_at, accepted_at = list(self.drafted_at), list(self.accepted_at)
+        return replace(self, drafted_at=drafted_at, accepted_at=accepted_at, seconds=dict(self.seconds))
 
     @property
     def acceptance(self) -> float:
@@ -133,7 +136,7 @@ class GenerationStats:
         self.n_emitted += len(outcome.emitted)
         self.n_drafted += len(outcome.proposal.draft.tokens)
         self.n_accepted += outcome.n_accepted
-        self.n_forced += outcome.n_accepted if outcome.proposal.drafter == GRAMMAR else 0
+        self.n_forced += outcome.n_forced
         self.n_checkpoints += outcome.n_checkpoint_bytes > 0
         self.n_checkpoint_bytes += outcome.n_checkpoint_bytes
         self.n_replays += outcome.rollback == "replay"

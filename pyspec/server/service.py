@@ -1,0 +1,89 @@
+"""What the handlers of a server share, and what they ask of an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pyspec.engine import Chunk, EngineStatus, Result, Settings
+from pyspec.llama.model import Model
+from pyspec.server.metrics import Metrics
+from pyspec.server.prompts import Speech
+from pyspec.server.settings import ServerSettings
+from pyspec.server.templates import ChatTemplate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class ServedGeneration(Protocol):
+    """A generation under way; ``pyspec.engine.AsyncGeneration`` is one."""
+
+    result: Result
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        """Return what has one chunk for each round."""
+        ...
+
+    async def aclose(self) -> None:
+        """End it now; its slot is free one round later at most."""
+        ...
+
+
+class ServedEngine(Protocol):
+    """What a server needs of ``pyspec.Engine``."""
+
+    model: Model
+    n_slots: int
+    n_ctx_seq: int
+
+    def astream(self, prompt: Sequence[int], **settings: Unpack[Settings]) -> ServedGeneration:
+        """Hand in a request; see ``pyspec.Engine.astream``."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Return what is going on."""
+        ...
+
+
+@dataclass(slots=True)
+class Service:
+    """One engine and all that is known about serving it.
+
+    Attributes:
+        engine: Does the work.
+        settings: How the server behaves.
+        template: Turns a conversation into text; None where the model has no template.
+        speech: Turns that text into tokens.
+        metrics: What ``/metrics`` tells.
+        started: When, in seconds since 1970.
+        stopping: Whether the server has been asked to stop.
+        n_requests: Requests for work under way.
+    """
+
+    engine: ServedEngine
+    settings: ServerSettings
+    template: ChatTemplate | None
+    speech: Speech
+    metrics: Metrics
+    started: float = field(default_factory=time.time)
+    stopping: bool = False
+    n_requests: int = 0
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest prompt; the last position is for a token of the answer."""
+        own, room = self.settings.max_prompt_tokens, self.engine.n_ctx_seq
+        return room if own is None else min(own, room)
+
+    @property
+    def model(self) -> str:
+        """The model's name in answers."""
+        return self.names[0]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names of the model."""
+        return self.settings.aliases or (self.engine.model.path.name,)

@@ -1,0 +1,145 @@
+"""A server on a real socket, from its start to its orderly end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspec.errors import ConfigError
+from pyspec.server.running import address_of, bind
+from tests.server.fakes import FakeEngine, Script
+from tests.server.in_thread import Running
+
+PATH = "/v1/completions"
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def post(address: str, body: object, *, stream: bool = False) -> Any:
+    request = urllib.request.Request(  # noqa: S310 - the test's own address
+        address + PATH, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    answer = OPENER.open(request, timeout=60)
+    if stream:
+        return answer
+    with answer:
+        return json.load(answer)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    tick = threading.Event()
+    while not condition():
+        tick.wait(0.002)
+
+
+class ThreadGate:
+    """What the rounds wait for; a test opens it from its own thread."""
+
+    def __init__(self) -> None:
+        self.opened = False
+
+    async def wait(self) -> None:
+        import asyncio
+
+        while not self.opened:  # noqa: ASYNC110 - an event of asyncio belongs to one loop
+            await asyncio.sleep(0.002)
+
+
+def test_a_request_over_a_socket(engine: FakeEngine) -> None:
+    with Running(engine) as running:
+        assert post(running.address, {"prompt": "Hi"})["choices"][0]["text"] == "Hello, world!"
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(running.address, {"prompt": 5})
+        with caught.value as answer:
+            assert (answer.code, json.load(answer)["error"]["param"]) == (400, "prompt")
+            assert "server" not in answer.headers
+
+
+def test_a_client_that_hangs_up_frees_its_slot(engine: FakeEngine) -> None:
+    engine.script = Script(gate=ThreadGate())
+    with Running(engine) as running:
+        answer = post(running.address, {"prompt": "Hi", "stream": True}, stream=True)
+        assert answer.readline().startswith(b"data: ")
+        assert len(engine.running) == 1
+        answer.close()
+        wait_for(lambda: not engine.running)
+        assert engine.n_closed == 1
+
+
+def test_what_runs_is_finished_at_the_end(engine: FakeEngine) -> None:
+    gate = ThreadGate()
+    engine.script = Script(gate=gate)
+    with Running(engine) as running:
+        with post(running.address, {"prompt": "Hi", "stream": True}, stream=True) as answer:
+            running.server.stop()
+            assert running.service.stopping
+            gate.opened = True
+            assert b"[DONE]" in answer.read()
+        running.thread.join()
+        with pytest.raises(urllib.error.URLError):
+            post(running.address, {"prompt": "Hi"})
+
+
+def test_what_takes_too_long_at_the_end_is_broken_off(engine: FakeEngine) -> None:
+    engine.script = Script(gate=ThreadGate())
+    with Running(engine, shutdown_timeout=0.1) as running:
+        with post(running.address, {"prompt": "Hi", "stream": True}, stream=True) as answer:
+            answer.readline()
+            running.server.stop()
+            running.thread.join()
+        assert engine.running == set()
+
+
+SERVE = """
+from pyspec.server.app import make_service
+from pyspec.server.running import bind, serve
+from tests.server.fakes import FakeEngine, as_served
+
+print(serve(make_service(as_served(FakeEngine())), bind("127.0.0.1", 0), lambda address: print(address, flush=True)))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-W", "error", "-c", SERVE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert post(address, {"prompt": "Hi"})["choices"][0]["text"] == "Hello, world!"
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert process.stdout.read() == f"{int(number)}\n"
+
+
+def test_an_address_that_is_taken_is_an_error_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"host '127.0.0.1' and port {port} cannot be used"):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["not a host", "x" * 300, "256.0.0.1", "a\0b"])
+def test_an_address_that_is_none_is_an_error(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        bind(host, 0)
+
+
+def test_nobody_can_connect_before_the_model_is_there() -> None:
+    with bind("127.0.0.1", 0) as bound, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(bound.getsockname(), timeout=10).close()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
+def test_the_address_is_a_url(host: str, shown: str) -> None:
+    with bind(host, 0) as bound:
+        assert address_of(bound) == f"{shown}{bound.getsockname()[1]}"
