@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int
+from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int, shown
 from pyspec.drafters.registry import options_of
 from pyspec.engine.prompt import Prompt, checked_prompt, checked_stops
 from pyspec.engine.request import Event, Request
@@ -247,6 +247,6 @@ def _require_distribution(rule: AcceptRule, sampler: GreedySampler | SamplerChai
 
 def _checked_observer(observer: Any) -> Observer | None:
     if observer is not None and not all(callable(getattr(observer, hook, None)) for hook in _OBSERVER_HOOKS):
-        msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {observer!r}."
+        msg = f"observer must have the methods {', '.join(_OBSERVER_HOOKS)}; found {shown(observer)}."
         raise ConfigError(msg)
     return observer  # type: ignore[no-any-return]

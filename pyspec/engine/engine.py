@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int
+from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int, shown
 from pyspec.engine.admission import Admitted, Settings, admission_of
 from pyspec.engine.generation import AsyncGeneration, AsyncMailbox, Generation, Mailbox, Reply
 from pyspec.engine.many import Answers
@@ -237,6 +237,9 @@ class Engine:
         Raises:
             ClosedError: The engine is closed.
         """
+        if not callable(function):
+            msg = f"function must be a function of the engine's workshop, not {shown(function)}."
+            raise ConfigError(msg)
         return self._worker.call(function)
 
     def close(self, *, finish: bool = False) -> None:

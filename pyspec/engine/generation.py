@@ -9,12 +9,12 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
-from pyspec.errors import BusyError, ForkedError
+from pyspec.errors import BusyError, ForkedError, LifetimeError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
 
@@ -64,7 +64,7 @@ class Reply:
             self.result.stats.queue_seconds = event.queue_seconds
             return None
         if isinstance(event, Played):
-            self.result.add(event.chunk)
+            _add(self.result, event.chunk)
             self.result.stats.count(event.outcome)
             self.result.stats.prompt_seconds += event.prompt_seconds
             self._show(event.outcome)
@@ -82,7 +82,7 @@ class Reply:
         self._begin()
         result = self.result
         result.finish = finish
-        result.add_rest((), b"".join(map(self._piece, result.tokens)), has_top=False)
+        _add_rest(result, (), b"".join(map(self._piece, result.tokens)), has_top=False)
         if self._observer is not None:
             self._observer.end(result)
 
@@ -105,14 +105,32 @@ class Reply:
         result.finish = event.finish
         result.drafters = event.drafters
         if event.chunk is not None:
-            result.add(event.chunk)
+            _add(result, event.chunk)
         if event.text is not None:
-            result.add_rest(event.rest, event.text, has_top=self._n_top > 0)
+            _add_rest(result, event.rest, event.text, has_top=self._n_top > 0)
         if self._observer is not None:
             self._observer.end(result)
         if event.error is not None:
             raise event.error
         return event.chunk
+
+
+def _add(result: Result, chunk: Chunk) -> None:
+    """Take a chunk into a result."""
+    result.text += chunk.text
+    result.tokens += chunk.tokens
+    result.sources += chunk.sources
+    result.top += chunk.top
+    result.logprobs += chunk.logprobs
+    result.finish = chunk.finish
+
+
+def _add_rest(result: Result, tokens: Sequence[int], text: bytes, *, has_top: bool) -> None:
+    """Take in tokens that no chunk tells of, and the whole text, of which chunks held something back."""
+    result.tokens += tokens
+    result.sources += ["unknown"] * len(tokens)
+    result.top += [()] * (len(tokens) if has_top else 0)
+    result.text = text.decode("utf-8", errors="replace")
 
 
 class _Events:
@@ -267,7 +285,13 @@ class AsyncMailbox(_Events):
     def __init__(self) -> None:
         super().__init__()
         self._filled = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            msg = (
+                "No event loop is running here; astream and agenerate are for coroutines, stream and generate are not."
+            )
+            raise LifetimeError(msg) from None
         self.request: Request | None = None
 
     def put(self, event: Event) -> None:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Protocol
 
-from pyspec.config import require_bool
+from pyspec.config import require_bool, shown
 from pyspec.engine.admission import Settings
 from pyspec.engine.generation import Generation
 from pyspec.engine.prompt import Prompt
 from pyspec.engine.result import Result
-from pyspec.errors import BusyError
+from pyspec.errors import BusyError, ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +37,9 @@ class Answers:
         self, engine: Streams, prompts: Iterable[Prompt], settings: Settings, *, progress: bool | None
     ) -> None:
         self._engine = engine
+        if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+            msg = f"prompts must be a list of prompts, not {shown(prompts)}."
+            raise ConfigError(msg)
         self._prompts = prompts
         self._settings = settings
         self._shows = sys.stderr.isatty() if progress is None else require_bool("progress", progress)

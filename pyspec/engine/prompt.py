@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.config import as_list
+from pyspec.config import as_list, shown
 from pyspec.errors import ConfigError, ContextFullError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.model import Model
@@ -127,6 +127,6 @@ def checked_stops(stop: str | Sequence[str]) -> list[bytes]:
         stops = [stop]
     for text in stops:
         if not isinstance(text, str) or not text:
-            msg = f"stop strings must be non-empty strings, not {text!r}."
+            msg = f"stop strings must be non-empty strings, not {shown(text)}."
             raise ConfigError(msg)
     return [text.encode("utf-8", errors="surrogatepass") for text in stops]

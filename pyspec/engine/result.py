@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -67,22 +66,6 @@ class Result:
     seed: int | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
-
-    def add(self, chunk: Chunk) -> None:
-        """Take in a chunk."""
-        self.text += chunk.text
-        self.tokens += chunk.tokens
-        self.sources += chunk.sources
-        self.top += chunk.top
-        self.logprobs += chunk.logprobs
-        self.finish = chunk.finish
-
-    def add_rest(self, tokens: Sequence[int], text: bytes, *, has_top: bool) -> None:
-        """Take in tokens that no chunk tells of, and the whole text, of which chunks held something back."""
-        self.tokens += tokens
-        self.sources += ["unknown"] * len(tokens)
-        self.top += [()] * (len(tokens) if has_top else 0)
-        self.text = text.decode("utf-8", errors="replace")
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON."""

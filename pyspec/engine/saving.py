@@ -213,7 +213,7 @@ def catch_up(request: Request, saved: SavedSlot) -> None:
     sequence, described = request.sequence, saved.request or {}
     for token in [*sequence.history, sequence.pending][len(request.prompt) :]:
         sequence.sampler.accept(token)
-    _unconstrained(sequence.sampler).resume(tuple(described["progress"]))
+    _unconstrained(sequence.sampler).resume(*described["progress"])
 
 
 def put(saved: SavedSlot, slot: Slot) -> None:

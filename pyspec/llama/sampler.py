@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import samplers as native
-from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, as_index, require_int, shown
+from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, as_index, require_float, require_int, shown
 from pyspec.errors import ConfigError, TokenError, UnsupportedError
 from pyspec.llama.breakers import breakers
 from pyspec.llama.mask import TokenMask, checked_mask
 from pyspec.llama.rows import Rows
 from pyspec.llama.vocab import Vocab
 
+_MOST_MU = 1e9
 Distribution = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 """Tokens, [k], in no particular order, and their probabilities, [k], which are positive and sum to 1."""
 
@@ -53,7 +54,7 @@ class GreedySampler:
         """Return how far it has come; see ``SamplerChain.progress``."""
         return 0, 0.0
 
-    def resume(self, progress: tuple[int, float]) -> None:
+    def resume(self, n_draws: int, mu: float) -> None:
         """Return to there."""
 
     def hand_over(self) -> None:
@@ -142,9 +143,19 @@ class SamplerChain:
         """Return how far it has come beside the tokens that it took in: draws, and mirostat's bound."""
         return native.progress(self._handle)
 
-    def resume(self, progress: tuple[int, float]) -> None:
-        """Let a new sampler of the same settings and seed, which took in the same tokens, go on as the other one."""
-        native.resume(self._handle, require_int("n_draws", progress[0], 0, 1 << 48), progress[1])
+    def resume(self, n_draws: int, mu: float) -> None:
+        """Let a new sampler of the same settings and seed, which took in the same tokens, go on as the other one.
+
+        Args:
+            n_draws: Of ``progress``, at most 2^31 - 1.
+            mu: The same.
+
+        Raises:
+            ConfigError: They are no such numbers.
+        """
+        native.resume(
+            self._handle, require_int("n_draws", n_draws, 0, MAX_INT32), require_float("mu", mu, -_MOST_MU, _MOST_MU)
+        )
 
     def hand_over(self) -> None:
         """Let the next thread that uses the sampler own it."""
