@@ -52,8 +52,12 @@ def listener(function: Callable[[str], None]) -> Iterator[None]:
         sync_threshold()
 
 
-def forward_pending() -> None:
-    """Hand queued lines to ``logging``. Costs one memory read when there are none."""
+def forward_pending(*, at_most: int = logging.CRITICAL) -> None:
+    """Hand queued lines to ``logging``. Costs one memory read when there are none.
+
+    Args:
+        at_most: The highest level for any of them: what was asked to stop complains of it.
+    """
     if not pending().value:
         return
     text, level = TextBuffer(_LONGEST_LINE), Int32Out()
@@ -63,7 +67,7 @@ def forward_pending() -> None:
             line = None if text.length.value < 0 else text.text()
         if line is None:
             return
-        _logger.log(_LEVELS.get(level.value, logging.INFO), "%s", line)
+        _logger.log(min(_LEVELS.get(level.value, logging.INFO), at_most), "%s", line)
         for function in tuple(_listeners):
             function(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 
 from pyspec import errors
 from pyspec._native import log
@@ -66,5 +67,5 @@ def check(status: int, doing: str = "") -> None:
     if not status:
         return
     text = lib().pys_last_error().decode(errors="replace") or Status(status).name.lower()
-    log.forward_pending()
+    log.forward_pending(at_most=logging.DEBUG if status == Status.ABORTED else logging.CRITICAL)
     raise _EXCEPTIONS[status](f"Could not {doing}: {text}" if doing else text)

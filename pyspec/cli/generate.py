@@ -13,7 +13,7 @@ import typer
 
 from pyspec.cli.grouping import command
 from pyspec.cli.opening import opened_engine
-from pyspec.cli.options import ContextOptions, GrammarOptions, SamplingOptions, TargetOptions
+from pyspec.cli.options import ContextOptions, GrammarOptions, SamplingOptions, ShiftOptions, TargetOptions
 from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.cli.streaming import TextPrinter
 from pyspec.cli.terminal import ColorChoice, shows_color
@@ -89,7 +89,6 @@ class OutputOptions:
     """What to show and keep."""
 
     panel: ClassVar[str] = "Output"
-    n_slots: Annotated[int, typer.Option("--parallel", "-np", metavar="N", help="Sequences at once; only 1.")] = 1
     color: Annotated[
         ColorChoice, typer.Option("--color", help="Show accepted drafts in another colour; auto: on a terminal.")
     ] = ColorChoice.AUTO
@@ -110,18 +109,24 @@ def generate(  # noqa: PLR0913 - a group of flags each
     sampling: SamplingOptions,
     grammar: GrammarOptions,
     context: ContextOptions,
+    shift: ShiftOptions,
+    n_slots: Annotated[
+        int,
+        typer.Option(
+            "--parallel", "-np", min=1, max=256, metavar="N", help="Slots to divide the context among; one is used."
+        ),
+    ] = 1,
     output: OutputOptions,
 ) -> None:
     """Continue a prompt, and print what was generated."""
     from pyspec.trace import TraceWriter  # noqa: PLC0415 - --help does without
 
-    if output.n_slots != 1:
-        msg = "several sequences at once are not available yet; use 1."
-        raise typer.BadParameter(msg, param_hint="-np")
     settings, sizes = sampling.config(), context.config()
     text, stops, wanted = prompt.read(), prompt.stops(), grammar.read()
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(opened_engine(target, draft, speculation, sizes))
+        engine = stack.enter_context(
+            opened_engine(target, draft, speculation, sizes, n_slots=n_slots, n_keep=shift.n_keep)
+        )
         writer = None if output.trace is None else stack.enter_context(TraceWriter(output.trace))
         generation = stack.enter_context(
             engine.stream(

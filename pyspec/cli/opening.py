@@ -46,7 +46,9 @@ def opened_engine(
         draft_model = None
         if draft.draft_model is not None and names:
             draft_model = stack.enter_context(load_model(draft.draft_model, draft_config, flag="-md"))
-        with wrong_usage({**speculation.flags, "n_slots": "--parallel", "n_queue": "--queue"}, flag="--spec-type"):
+        with wrong_usage(
+            {**speculation.flags, "n_slots": "--parallel", "n_queue": "--queue", "n_keep": "--keep"}, flag="--spec-type"
+        ):
             chosen = speculation.speculation(names, draft_model)
             engine = stack.enter_context(Engine(model, speculation=chosen, context=sizes, **options))
         yield engine

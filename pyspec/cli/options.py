@@ -144,6 +144,33 @@ class ContextOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftOptions:
+    """What becomes of a request whose context is full."""
+
+    panel: ClassVar[str] = "Context"
+    shifts: Annotated[
+        bool,
+        typer.Option("--context-shift/--no-context-shift", help="When it is full, forget half of it and go on."),
+    ] = False
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=0, metavar="N", help="First tokens never to forget, with --context-shift."),
+    ] = None
+
+    @property
+    def n_keep(self) -> int | None:
+        """The argument of ``Engine``.
+
+        Raises:
+            typer.BadParameter: There is something to keep, and nothing is forgotten.
+        """
+        if self.keep is not None and not self.shifts:
+            msg = "without --context-shift nothing is forgotten."
+            raise typer.BadParameter(msg, param_hint="--keep")
+        return (self.keep or 0) if self.shifts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """How the target chooses a token."""
 

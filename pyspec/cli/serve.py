@@ -15,7 +15,7 @@ import typer
 from pyspec.cli.failing import CTRL_C, wrong_usage
 from pyspec.cli.grouping import command
 from pyspec.cli.opening import opened_engine
-from pyspec.cli.options import ContextOptions, SamplingOptions, TargetOptions
+from pyspec.cli.options import ContextOptions, SamplingOptions, ShiftOptions, TargetOptions
 from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.errors import LibraryNotFoundError
 
@@ -151,7 +151,7 @@ class LimitOptions:
 
 
 @command
-def serve(
+def serve(  # noqa: PLR0913 - a group of flags each
     *,
     target: TargetOptions,
     server: ServerOptions,
@@ -160,12 +160,13 @@ def serve(
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
     context: ContextOptions,
+    shift: ShiftOptions,
 ) -> None:
     """Answer requests over HTTP, as OpenAI and llama.cpp do, until Ctrl-C or SIGTERM."""
     running, app = _server_modules()
     settings = _settings(server, limits, sampling.config())
     _start_logging(as_json=server.log_json)
-    options = {"n_slots": limits.n_slots, "n_queue": limits.n_queue}
+    options = {"n_slots": limits.n_slots, "n_queue": limits.n_queue, "n_keep": shift.n_keep}
     if limits.cache_ram is not None:
         options["cache_bytes"] = limits.cache_ram * _MIB
     with contextlib.ExitStack() as stack:

@@ -220,10 +220,11 @@ def test_each_fault_does_happen(way: str, after: int) -> None:
         list(again.running[0])
 
 
-def test_what_was_decided_beside_a_drafter_that_fails_is_heard() -> None:
+@pytest.mark.parametrize("lasts", [True, False])
+def test_what_was_decided_beside_a_drafter_that_fails_is_heard(*, lasts: bool) -> None:
     """The drafter fails when it hears of the second sequence's draft; the first one's is kept already."""
     group = four()
-    world = World([group[1], group[0], group[2]], Fault("accept", 0), Machine(n_seq_max=3), with_model=False)
+    world = World([group[1], group[0], group[2]], Fault("accept", 0, lasts), Machine(n_seq_max=3), with_model=False)
     bad = world.running[1]._request
     slots = world.place.scheduler.slots
     world.fault.is_bad = lambda seq_id: slots[seq_id].request is bad

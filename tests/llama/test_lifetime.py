@@ -168,6 +168,15 @@ def test_rows_and_samplers_belong_to_the_thread_of_their_context(context: pyspec
     assert isinstance(in_thread(lambda: sampler.sample(rows, 0)), WrongThreadError)
 
 
+def test_what_was_asked_to_stop_does_not_complain(new_context: NewContext, caplog: pytest.LogCaptureFixture) -> None:
+    context = new_context()
+    context.request_abort()
+    with caplog.at_level("DEBUG"), pytest.raises(pyspec.errors.DecodeAbortedError):
+        decode(context, PROMPT)
+    assert "failed to compute graph" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
+
+
 def test_closing_and_aborting_are_allowed_from_any_thread(new_context: NewContext) -> None:
     context = new_context()
     assert in_thread(context.request_abort) is None
