@@ -89,6 +89,18 @@ def test_leaving_early(engine: pyspec.Engine, expected: dict[int, list[int]]) ->
     assert result.tokens[:n_known] == expected[3][:n_known]
 
 
+class Watching:
+    """An observer that keeps how requests ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[Finish | None] = []
+
+    def begin(self, info: Any) -> None: ...
+    def round(self, outcome: Any) -> None: ...
+    def end(self, result: pyspec.Result) -> None:
+        self.ends.append(result.finish)
+
+
 async def anext_of(stream: AsyncGeneration) -> Any:
     return await stream.__anext__()
 
@@ -106,17 +118,11 @@ def test_a_forgotten_stream_is_ended(engine: pyspec.Engine) -> None:
 
 
 def test_a_cancelled_task_ends_its_request(engine: pyspec.Engine) -> None:
-    observed: list[Finish | None] = []
-
-    class Watching:
-        def begin(self, info: Any) -> None: ...
-        def round(self, outcome: Any) -> None: ...
-        def end(self, result: pyspec.Result) -> None:
-            observed.append(result.finish)
+    observer = Watching()
 
     async def play() -> None:
         with Held(engine):
-            tasks = [asyncio.ensure_future(engine.agenerate(prompt(i), observer=Watching())) for i in range(5)]
+            tasks = [asyncio.ensure_future(engine.agenerate(prompt(i), observer=observer)) for i in range(5)]
             await asyncio.sleep(0)
             for task in tasks:
                 task.cancel()
@@ -127,7 +133,7 @@ def test_a_cancelled_task_ends_its_request(engine: pyspec.Engine) -> None:
                 assert partial.finish is Finish.CANCELLED
 
     asyncio.run(play())
-    assert observed == [Finish.CANCELLED] * 5
+    assert observer.ends == [Finish.CANCELLED] * 5
 
 
 def test_one_failure_of_many_leaves_the_others(engine: pyspec.Engine, expected: dict[int, list[int]]) -> None:
@@ -173,7 +179,7 @@ def test_when_the_loop_is_closed_nobody_wants_it_any_more(engine: pyspec.Engine)
 
 
 def test_a_loop_is_needed(engine: pyspec.Engine) -> None:
-    with pytest.raises(RuntimeError, match="no running event loop"):
+    with pytest.raises(RuntimeError, match="No event loop is running"):
         engine.astream(PROMPT)
 
 
@@ -195,9 +201,11 @@ async def collect(stream: AsyncGeneration) -> list[int]:
 
 
 def test_another_task_may_close_what_one_iterates_over(engine: pyspec.Engine) -> None:
+    observer = Watching()
+
     async def play() -> tuple[list[int], pyspec.Result]:
         with Held(engine):
-            stream = engine.astream(PROMPT)
+            stream = engine.astream(PROMPT, observer=observer)
             reader = asyncio.ensure_future(collect(stream))
             await asyncio.sleep(0)
             await stream.aclose()
@@ -205,6 +213,7 @@ def test_another_task_may_close_what_one_iterates_over(engine: pyspec.Engine) ->
 
     heard, result = asyncio.run(play())
     assert (heard, result.tokens, result.finish) == ([], [], Finish.CANCELLED)
+    assert observer.ends == [Finish.CANCELLED]
 
 
 def test_closing_an_engine_ends_what_a_loop_waits_for(target: pyspec.Model) -> None:

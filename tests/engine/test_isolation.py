@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pyspec
 from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
 from pyspec.engine import Generation
@@ -17,6 +19,8 @@ from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import Batch
 from pyspec.speculation import Finish, MatchRule
 from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch, Needs, TokenView
+from tests.at_work import Held, idle, prompt
+from tests.engine.conftest import Make
 from tests.fakes import FakeTarget, Fuse, HashLogits, InjectedError
 from tests.playing import DraftModelSpec, Machine, NgramSpec, Place, Seat, Table, generation_of, workplace
 from tests.reference import Request, plain_decode
@@ -234,3 +238,35 @@ def test_what_was_decided_beside_a_drafter_that_fails_is_heard(*, lasts: bool) -
     for i, request in ((0, group[1]), (2, group[2])):
         heard = [token for chunk in world.running[i] for token in chunk.tokens]
         assert tuple(heard) == plain_decode(request).tokens
+
+
+def test_settings_of_slots_are_their_own(make: Make) -> None:
+    """Nothing that one request asks for reaches another one beside it."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"sampling": SamplingConfig(temperature=1.0, seed=5)},
+        {"sampling": SamplingConfig(temperature=0.8, seed=6, repeat_penalty=1.4), "rule": "rejection"},
+        {"logprobs": True, "n_top": 2},
+        {"stop": "a"},
+        {"drafting": pyspec.engine.Drafting("none")},
+        {"drafting": pyspec.engine.Drafting("draft-simple", n_max=1)},
+        {"drafting": pyspec.engine.Drafting(n_max=2, n_min=2)},
+        {"drafting": pyspec.engine.Drafting(p_min=0.9)},
+        {"grammar": pyspec.Grammar.regex("[a-z ]{5,40}")},
+    ]
+    alone, shared = make("ngram-simple,draft-simple", 1), make("ngram-simple,draft-simple", 4)
+    expected = [alone.generate(prompt(3), max_tokens=24, **kind) for kind in kinds]
+    with Held(shared):
+        streams = [shared.stream(prompt(3), max_tokens=24, **kind) for kind in kinds]
+    for stream, wanted, kind in zip(streams, expected, kinds, strict=True):
+        with contextlib.closing(stream):
+            list(stream)
+        found = stream.result
+        if kind.get("rule") != "rejection":  # whose draws depend on the drafts
+            assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
+        assert (len(found.logprobs), len(found.top)) == (len(wanted.logprobs), len(wanted.top))
+        drafting = kind.get("drafting", pyspec.engine.Drafting())
+        for name, stats in found.drafters.items():
+            assert drafting.allows(name) or stats.n_asked == 0
+            assert drafting.n_max is None or len(stats.drafted_at) <= drafting.n_max
+    assert idle(shared)

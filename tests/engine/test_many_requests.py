@@ -63,7 +63,7 @@ def test_a_long_prompt_is_read_beside_those_who_speak() -> None:
     speaking = [start(place, request(3, first=i)) for i in (1, 2)]
     place.scheduler.step()
     before = len(played.target.decodes)
-    late = start(place, request(41, max_tokens=3))
+    late = start(place, request(41, max_tokens=3, first=6))
     for _ in range(11):
         place.scheduler.step()
     rounds = played.target.decodes[before:]
@@ -73,7 +73,7 @@ def test_a_long_prompt_is_read_beside_those_who_speak() -> None:
         each.close()
         assert len(each.result.tokens) >= 12
     list(late)
-    assert tuple(late.result.tokens) == plain_decode(request(41, max_tokens=3)).tokens
+    assert tuple(late.result.tokens) == plain_decode(request(41, max_tokens=3, first=6)).tokens
 
 
 def test_alone_a_prompt_fills_physical_batches() -> None:

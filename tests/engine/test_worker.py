@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 import pyspec
-from pyspec import Finish, SamplingConfig
+from pyspec import Finish
 from pyspec.engine import SlotState
 from pyspec.engine.worker import Workshop
 from pyspec.errors import BusyError, DeadlineError, DecodeError
@@ -373,35 +372,3 @@ def test_a_failed_decode_fails_the_requests_in_it_and_no_others(make: Make) -> N
         assert [token for chunk in stream for token in chunk.tokens] == stream.result.tokens == expected[i]
     assert idle(engine)
     assert engine.generate(prompt(0), max_tokens=24).tokens == expected[0]
-
-
-def test_settings_of_slots_are_their_own(make: Make) -> None:
-    """Nothing that one request asks for reaches another one beside it."""
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"sampling": SamplingConfig(temperature=1.0, seed=5)},
-        {"sampling": SamplingConfig(temperature=0.8, seed=6, repeat_penalty=1.4), "rule": "rejection"},
-        {"logprobs": True, "n_top": 2},
-        {"stop": "a"},
-        {"drafting": pyspec.engine.Drafting("none")},
-        {"drafting": pyspec.engine.Drafting("draft-simple", n_max=1)},
-        {"drafting": pyspec.engine.Drafting(n_max=2, n_min=2)},
-        {"drafting": pyspec.engine.Drafting(p_min=0.9)},
-        {"grammar": pyspec.Grammar.regex("[a-z ]{5,40}")},
-    ]
-    alone, shared = make("ngram-simple,draft-simple", 1), make("ngram-simple,draft-simple", 4)
-    expected = [alone.generate(prompt(3), max_tokens=24, **kind) for kind in kinds]
-    with Held(shared):
-        streams = [shared.stream(prompt(3), max_tokens=24, **kind) for kind in kinds]
-    for stream, wanted, kind in zip(streams, expected, kinds, strict=True):
-        with contextlib.closing(stream):
-            list(stream)
-        found = stream.result
-        if kind.get("rule") != "rejection":  # whose draws depend on the drafts
-            assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
-        assert (len(found.logprobs), len(found.top)) == (len(wanted.logprobs), len(wanted.top))
-        drafting = kind.get("drafting", pyspec.engine.Drafting())
-        for name, stats in found.drafters.items():
-            assert drafting.allows(name) or stats.n_asked == 0
-            assert drafting.n_max is None or len(stats.drafted_at) <= drafting.n_max
-    assert idle(shared)
