@@ -156,6 +156,9 @@ class FeatureFeed:
         """
         waiting = self.of(seq_id)
         waiting.cut(length)
+        if waiting.newest is not None and waiting.first == length and not waiting.rows:
+            waiting.drafted_at = length  # the first draft starts from the last row
+            waiting.put_back()
         waiting.newest = waiting.drafted_at = None
         waiting.first = min(waiting.first, length)
         waiting.lost = waiting.end < length

@@ -177,5 +177,6 @@ class GenerationStats:
             "tokens_per_second": self.tokens_per_second,
             "queue_seconds": self.queue_seconds,
             "prompt_seconds": self.prompt_seconds,
+            "n_first": self.n_first,
             "seconds": dict(self.seconds),
         }
