@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -28,6 +29,8 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         OSError: It cannot be written; a former file is as it was.
     """
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # a device would be replaced, too
+        raise OSError(errno.EINVAL, "it is no regular file", str(target))
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as file:

@@ -9,6 +9,7 @@ import pyspec
 from pyspec.engine import Generation
 from pyspec.engine.admission import admission_of
 from pyspec.engine.plan import Plan, checked_speculation, sized
+from pyspec.engine.saving import SavedSlot
 from tests.playing import Place
 
 
@@ -41,6 +42,9 @@ class PulledEngine:
 
     def stream(self, prompt: Any, **settings: Any) -> Generation:
         return self.place.start(*self._admission.admit(prompt, lambda _event: None, **settings))
+
+    def resume(self, saved: SavedSlot) -> Generation:
+        return self.place.start(*self._admission.readmit(saved, lambda _event: None, None))
 
     def generate(self, prompt: Any, **settings: Any) -> pyspec.Result:
         generation = self.stream(prompt, **settings)

@@ -135,8 +135,7 @@ class Chain:
 
     def discard(self, seq_id: int) -> None:
         """Tell the drafters that care that the round was undone."""
-        hooks: list[Any] = [getattr(drafter, "discard", None) for drafter in self.drafters]
-        run_all(functools.partial(hook, seq_id) for hook in hooks if hook is not None)
+        run_all(functools.partial(self._discard, drafter, seq_id) for drafter in self.drafters)
 
     def save_state(self, seq_id: int) -> dict[str, bytes]:
         """Return the states of the drafters that have one, by name."""
@@ -181,6 +180,11 @@ class Chain:
     def _counters(self, drafter: Drafter, seq_id: int) -> tuple[DrafterStats, DrafterStats]:
         """Return where to count for a sequence: its request's counters and those of all requests."""
         return self.stats_of(seq_id)[drafter.name], self.stats[drafter.name]
+
+    def _discard(self, drafter: Any, seq_id: int) -> None:
+        if hasattr(drafter, "discard"):
+            with _blamed(drafter, "discard"):
+                drafter.discard(seq_id)
 
     def _tell(self, drafter: Drafter, seq_id: int, proposal: Proposal, n_accepted: int) -> None:
         own = drafter.name == proposal.drafter

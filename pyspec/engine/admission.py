@@ -133,7 +133,8 @@ class Admission:
             msg = f'With n_keep the rule "{(rule or self.rule).name}" would draw the same numbers again; use "match".'
             raise UnsupportedError(msg)
         tokens, rows = checked_prompt(prompt, self.model, self.n_ctx_seq)
-        limit = wanted["max_tokens"]
+        limit, checked = wanted["max_tokens"], checked_stops(wanted["stop"])
+        most = None if limit is None else require_int("max_tokens", limit, 0, MAX_INT32)
         sequence = SequenceState(
             seq_id=_NO_SLOT_YET,
             history=tokens[:-1],
@@ -141,8 +142,8 @@ class Admission:
             sampler=sampler if wanted["grammar"] is None else self._constrained(sampler, wanted["grammar"]),
             ending=Ending(
                 eog=self.model.vocab.eog,
-                max_tokens=MAX_INT32 if limit is None else require_int("max_tokens", limit, 0, MAX_INT32),
-                stops=checked_stops(wanted["stop"]),
+                max_tokens=MAX_INT32 if most is None else most,
+                stops=checked,
                 piece=self.piece,
             ),
             temperature=sampling.temperature,
@@ -153,7 +154,9 @@ class Admission:
             rule=rule or self.rule,
             drafting=self._checked_drafting(wanted["drafting"]),
         )
-        request = Request(sequence, tokens, sampling, tell, settings={**wanted, "observer": None})
+        stops = [stop.decode("utf-8", errors="surrogatepass") for stop in checked]
+        settled = {"max_tokens": most, "stop": stops, "grammar": wanted["grammar"]}
+        request = Request(sequence, tokens, sampling, tell, settings=settled)
         request.priority = require_int("priority", wanted["priority"], -MAX_INT32, MAX_INT32)
         if wanted["timeout"] is not None:
             request.deadline = request.submitted + require_float("timeout", wanted["timeout"], 0.0, _MOST_SECONDS)
@@ -171,6 +174,9 @@ class Admission:
         described = saved.request or {}
         settings = settings_of(described)
         admitted = self.admit(saved.tokens[: described["n_prompt"]], tell, **settings, observer=observer)
+        if len(saved.tokens) > self.n_ctx_seq:
+            msg = f"The slot was saved with {len(saved.tokens)} tokens; this engine has room for {self.n_ctx_seq}."
+            raise StateError(msg)
         advance(admitted.request, saved.tokens, described)
         admitted.request.saved = saved
         return admitted

@@ -89,6 +89,7 @@ class Request:
         saved: Where it goes on, when it comes from a file.
         text: Its text, as far as it has been told.
         n_told: Tokens that have been told.
+        n_skipped: Bytes of its text that were told before it was saved.
     """
 
     sequence: Sequence
@@ -104,6 +105,7 @@ class Request:
     saved: SavedSlot | None = None
     text: TextStream = field(default_factory=TextStream)
     n_told: int = 0
+    n_skipped: int = 0
 
     @property
     def is_late(self) -> bool:

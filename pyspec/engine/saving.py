@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspec.config import SamplingConfig, as_list
+from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int
 from pyspec.engine.request import Request
 from pyspec.engine.slots import Slot
 from pyspec.errors import StateError, UnsupportedError
@@ -37,6 +37,7 @@ _MAGIC = b"pyspec slot\n"
 _HEADER = struct.Struct("<12sIIQ")
 _LENGTH = struct.Struct("<I")
 _TARGET = "target"
+_MOST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +122,50 @@ def _parsed(body: memoryview) -> SavedSlot:
     for name, length in header["parts"]:
         parts[name] = bytes(body[first : first + length])
         first += length
+    if first != len(body):
+        msg = "its parts do not fill it"
+        raise ValueError(msg)
+    _check(header)
     data = parts.pop(_TARGET, None)
     state = None if data is None else State(data, header["length"], header["fingerprint"], zlib.crc32(data))
     return SavedSlot(header["tokens"], header["fingerprint"], state, parts, header["request"])
+
+
+def _check(header: dict[str, Any]) -> None:
+    """Refuse numbers that cannot be, whatever the checksum says.
+
+    Raises:
+        ValueError: Something is wrong.
+    """
+    tokens, request = header["tokens"], header["request"]
+    counts = [("length", header["length"], len(tokens))]
+    if request is not None:
+        settings_of(request)
+        n_draws, mu = request["progress"]
+        counts += [("n_prompt", request["n_prompt"], len(tokens) + 1), ("n_draws", n_draws, MAX_INT32)]
+        counts += [("n_released", request["n_released"], MAX_INT32), ("n_prompt", request["n_prompt"] - 1, len(tokens))]
+        require_float("mu", mu, -_MOST, _MOST)
+        require_bool("reading", request["reading"])
+    for token in tokens:
+        require_int("a token", token, 0, MAX_INT32)
+    for name, count, end in counts:
+        require_int(name, count, 0, end - 1)
 
 
 def save(slot: Slot, context: Context) -> SavedSlot:
     """Take down what a slot holds; called on the engine's thread, between two rounds.
 
     Raises:
-        UnsupportedError: Its prompt has embeddings, which are not in the file.
+        UnsupportedError: Its prompt has embeddings, which are not in the file; it has forgotten a part of its context;
+            or memory cannot be saved, and nothing can be read again.
         StateError: It holds nothing.
     """
     request = slot.request
     if request is not None and request.sequence.rows:
         msg = "A request with embeddings in its prompt cannot be saved."
+        raise UnsupportedError(msg)
+    if request is not None and slot.has_shifted:
+        msg = "A request that has forgotten a part of its context (n_keep) cannot be saved."
         raise UnsupportedError(msg)
     if request is None and slot.n_held == 0:
         msg = f"Slot {slot.seq_id} is empty; there is nothing to save."
@@ -147,6 +177,9 @@ def save(slot: Slot, context: Context) -> SavedSlot:
             drafters = slot.chain.save_state(slot.seq_id)
     except UnsupportedError:  # a sliding window has moved on; the tokens are read again
         state, drafters = None, {}
+    if request is None and state is None:
+        msg = f"Slot {slot.seq_id} has a sliding window that has moved on, and no request that could be read again."
+        raise UnsupportedError(msg)
     tokens = slot.tokens if request is None else [*request.sequence.history, request.sequence.pending]
     described = None if request is None else describe(request)
     return SavedSlot(list(tokens), context.fingerprint, state, drafters, described)
@@ -161,8 +194,8 @@ def describe(request: Request) -> dict[str, Any]:
     return {
         "settings": {
             "max_tokens": wanted.get("max_tokens"),
-            "stop": as_list(stop) if (stop := wanted.get("stop", ())) and not isinstance(stop, str) else stop,
-            "rule": wanted.get("rule"),
+            "stop": wanted.get("stop", []),
+            "rule": None if sequence.rule is None else sequence.rule.name,
             "n_top": sequence.n_top,
             "logprobs": sequence.wants_logprobs,
             "priority": request.priority,
@@ -203,7 +236,7 @@ def advance(request: Request, tokens: Sequence[int], described: Mapping[str, Any
     emitted = tokens[len(request.prompt) :]
     for token in emitted:
         sequence.ending.push(token)
-    request.text.n_released = described["n_released"]
+    request.text.n_released = request.n_skipped = described["n_released"]
     request.n_told = len(emitted)
     sequence.reading = described["reading"]
 

@@ -159,7 +159,8 @@ class Scheduler:
         """End the requests that nobody wants any more, and those whose time is over."""
         over = [entry for entry in self._waiting if _is_over(entry[2])]
         if over:
-            self._waiting = [entry for entry in self._waiting if entry not in over]
+            ended = {id(request) for _, _, request in over}
+            self._waiting = [entry for entry in self._waiting if id(entry[2]) not in ended]
             heapq.heapify(self._waiting)
         for _, _, request in over:
             request.tell(_broken_off(request, Finish.CANCELLED, _lateness(request), {}))
@@ -374,4 +375,4 @@ def _broken_off(
     sequence, ending = request.sequence, request.sequence.ending
     said = [*sequence.history, sequence.pending]
     rest = tuple(said[len(said) - (ending.n_tokens - request.n_told) :])
-    return Ended(finish, None, error, rest, bytes(ending.text[: ending.cut]), drafters)
+    return Ended(finish, None, error, rest, bytes(ending.text[request.n_skipped : ending.cut]), drafters)

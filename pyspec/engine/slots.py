@@ -41,7 +41,18 @@ class Slot:
         used: When it was used last, as a number that grows.
     """
 
-    __slots__ = ("_borrowed", "_held", "_saved", "_target", "chain", "request", "seq_id", "tokens", "used")
+    __slots__ = (
+        "_borrowed",
+        "_held",
+        "_saved",
+        "_target",
+        "_unshifted",
+        "chain",
+        "request",
+        "seq_id",
+        "tokens",
+        "used",
+    )
 
     def __init__(self, seq_id: int, target: Target, chain: Chain) -> None:
         self.seq_id = seq_id
@@ -51,8 +62,14 @@ class Slot:
         self._target = target
         self.chain = chain
         self._held = 0  # positions that memory holds
+        self._unshifted: int | None = None  # positions before the first one that was ever forgotten
         self._borrowed = False  # they are another slot's too, and drafters do not know them
         self._saved: list[Any] = []  # checkpoints of it, by length
+
+    @property
+    def has_shifted(self) -> bool:
+        """Whether its request has forgotten a part of its context."""
+        return self._unshifted is not None
 
     @property
     def n_held(self) -> int:
@@ -84,6 +101,7 @@ class Slot:
         if not self._trims:
             sequence.pause = sequence.n_committed
         n_same = common_length(self.tokens, request.prompt)
+        self._unshifted = None
         self.request, self.tokens = request, []  # if a drafter fails now, nothing is known
         borrowed, self._borrowed = self._borrowed, False
         if length and borrowed:
@@ -138,7 +156,7 @@ class Slot:
         """
         sequence = request.sequence
         sequence.seq_id = self.seq_id
-        self.request, self.tokens, self._held = request, [], 0
+        self.request, self.tokens, self._held, self._unshifted = request, [], 0, None
         self._saved.clear()
         if saved.state is None:
             self._target.memory.clear(self.seq_id)
@@ -178,6 +196,7 @@ class Slot:
         sequence, memory = request.sequence, self._target.memory
         first = min(n_keep, sequence.n_committed - 2)
         n_dropped = max(1, (sequence.n_committed - first) // 2)
+        self._unshifted = min(first, sequence.n_committed if self._unshifted is None else self._unshifted)
         memory.remove(self.seq_id, first, first + n_dropped)
         memory.shift(self.seq_id, first + n_dropped, -n_dropped)
         del sequence.history[first : first + n_dropped]
@@ -193,6 +212,9 @@ class Slot:
         if sequence.rows or self._target.memory.length(self.seq_id) != length:
             self.forget()
             return
+        if self._unshifted is not None:  # what comes after it was computed from other tokens
+            length = min(length, self._unshifted)
+            self._target.memory.trim(self.seq_id, length)
         self._held = length
         self.tokens = [*sequence.history, sequence.pending][: length + 1]
 

@@ -217,8 +217,11 @@ class Worker:
         finally:
             with self._lock:
                 self._stopping = True
-            run_all((self._refuse_rest, workshop.close))
             self._workshop = None
+            try:
+                run_all((self._refuse_rest, workshop.close))
+            except Exception:  # a drafter's close(), for example; nobody waits for that
+                _logger.exception("An engine was closed, and something in it complained.")
 
     def _serve(self, workshop: Workshop) -> None:
         """Play rounds while there are requests, and wait for messages while there are none."""

@@ -57,10 +57,9 @@ class Drafting:
             empty = not isinstance(self.types, str) and as_list(self.types) == []
             names = () if empty else parsed_types(self.types)
             object.__setattr__(self, "types", () if names == ("none",) else names)
-        if self.n_max is not None:
-            require_int("n_max", self.n_max, 0, 1 << 16)
-        if self.n_min is not None:
-            require_int("n_min", self.n_min, 0, 1 << 16)
+        for name in ("n_max", "n_min"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, require_int(name, getattr(self, name), 0, 1 << 16))
         if self.p_min is not None:
             object.__setattr__(self, "p_min", require_float("p_min", self.p_min, 0.0, 1.0))
         if self.n_max is not None and self.n_min is not None and self.n_min > self.n_max:

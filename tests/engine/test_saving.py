@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyspec
@@ -104,6 +106,70 @@ def test_an_idle_slot_gives_its_tokens_to_another_engine(open_zoo: OpenZoo, tmp_
         result = other.generate(longer, max_tokens=9)
     assert result.tokens == expected
     assert result.stats.n_reused == len(LONG) + len(first.tokens) - 1
+
+
+def test_the_engines_rule_and_stops_from_an_iterator_are_saved(open_zoo: OpenZoo, tmp_path: Path) -> None:
+    target, path = open_zoo("target-llama"), tmp_path / "slot"
+    speculation = pyspec.Speculation(
+        "ngram-simple", rule="coupled", options={"ngram-simple": {"size_n": 2, "size_m": 4}}
+    )
+    with PulledEngine(target, speculation=speculation, context=sizes()) as engine:
+        stops = (text for text in ["@@@"])
+        stream = engine.stream(LONG, max_tokens=np.int64(50), sampling=DRAWN, stop=stops)
+        while len(stream.result.tokens) < 10:
+            next(stream)
+        save(engine.place.scheduler.slots[0], engine.context).write(path)
+        list(stream)
+    assert read(path).request["settings"]["stop"] == ["@@@"]  # type: ignore[index]
+    with make(open_zoo, Pair("target-llama", "ngram-simple")) as other:
+        resumed = other.restore_slot(path)
+        assert resumed is not None
+        list(resumed)
+    check_goes_on(stream.result, resumed.result, path)
+
+
+def test_a_resumed_request_that_is_left_has_its_own_text_only(saved: Path, open_zoo: OpenZoo) -> None:
+    with PulledEngine(open_zoo("target-llama"), context=sizes()) as engine:
+        slot = read(saved)
+        stream = engine.resume(slot)
+        texts = [next(stream).text for _ in range(3)]
+        stream.close()
+    assert stream.result.text == "".join(texts)
+
+
+def test_devices_and_folders_are_not_replaced(open_zoo: OpenZoo, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with make(open_zoo, Pair("target-llama", "ngram-simple")) as engine:
+        engine.generate(LONG, max_tokens=3)
+        for wrong in (fifo, tmp_path):
+            with pytest.raises(StateError, match="cannot be written"):
+                engine.save_slot(0, wrong)
+    assert fifo.is_fifo()
+
+
+def test_odd_content_with_a_right_checksum_is_refused(saved: Path, open_zoo: OpenZoo, tmp_path: Path) -> None:
+    good, path = read(saved), tmp_path / "slot"
+    assert good.request is not None
+    changes: list[dict[str, Any]] = [
+        {"n_prompt": 10**9},
+        {"n_prompt": 0},
+        {"n_released": "x"},
+        {"progress": [-1, 0.0]},
+        {"progress": None},
+        {"reading": 3},
+        {"grammar": ["NONE", ""]},
+        {"sampling": {}, "logit_bias": [[1]]},
+        {"settings": {"n_top": -1}, "drafting": {"n_max": -3}},
+    ]
+    with make(open_zoo, Pair("target-llama", "draft-simple", "draft-llama")) as engine:
+        for change in changes:
+            replace(good, request={**good.request, **change}).write(path)
+            with pytest.raises(StateError, match="cannot be understood"):
+                engine.restore_slot(path)
+        replace(good, tokens=[-1, *good.tokens]).write(path)
+        with pytest.raises(StateError, match="cannot be understood"):
+            engine.restore_slot(path)
 
 
 def test_no_slot_is_free(saved: Path, open_zoo: OpenZoo) -> None:

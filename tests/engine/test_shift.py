@@ -8,10 +8,12 @@ import pytest
 
 import pyspec
 from pyspec import Finish, SamplingConfig, Speculation
+from pyspec.engine.saving import save
 from pyspec.errors import ConfigError, UnsupportedError
 from tests.fakes import HashLogits
 from tests.pairs import LONG, Pair, sizes
 from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, Table, generation, workplace
+from tests.pulled import PulledEngine
 from tests.reference import Request
 
 OpenZoo = Callable[[str], pyspec.Model]
@@ -73,3 +75,19 @@ def test_what_else_is_refused(open_zoo: OpenZoo) -> None:
         pytest.raises(UnsupportedError, match="same numbers"),
     ):
         engine.generate(LONG, rule="rejection")
+
+
+def test_what_has_shifted_is_neither_saved_nor_reused_beyond_the_first_gap(open_zoo: OpenZoo) -> None:
+    target, prompt = open_zoo("target-llama"), LONG[:20]
+    with PulledEngine(target, context=sizes(n_ctx=64), n_keep=4) as engine:
+        stream = engine.stream(prompt, max_tokens=100)
+        while len(stream.result.tokens) < 70:
+            next(stream)
+        slot = engine.place.scheduler.slots[0]
+        with pytest.raises(UnsupportedError, match="forgotten"):
+            save(slot, engine.context)
+        stream.close()
+        assert slot.n_held == 4 == engine.context.memory.length(0)
+        again = engine.generate(prompt, max_tokens=30)
+    assert again.stats.n_reused <= 4
+    assert again.tokens == stream.result.tokens[:30]
