@@ -322,9 +322,9 @@ def _text(file: BinaryIO, flag: str) -> str:
 
 
 def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
+    found = re.fullmatch(r"(\d+)(?:=|(?=[+-]))(.+)", text)
     try:
-        return int(token), float(bias)
-    except ValueError:
-        msg = f"cannot read {text!r}; write a token id, '=' and a number, for example 42=-1.5 or 42=-inf."
+        return int(found[1]), float(found[2])  # type: ignore[index]
+    except (TypeError, ValueError):
+        msg = f"cannot read {text!r}; write a token id and a number, for example 42=-1.5, 42-1.5 or 42=-inf."
         raise typer.BadParameter(msg, param_hint="--logit-bias") from None

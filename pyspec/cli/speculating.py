@@ -141,7 +141,8 @@ class SpeculationOptions:
         typer.Option("--spec-draft-backend-sampling", help="Let the device select a draft model's tokens (off)."),
     ] = None
     draft_threads: Annotated[
-        int | None, typer.Option("--spec-draft-threads", "--threads-draft", "-td", metavar="N", help="Its threads.")
+        int | None,
+        typer.Option("--spec-draft-threads", "--threads-draft", "-td", metavar="N", help="Its threads; as for -t."),
     ] = None
     draft_type_k: Annotated[
         str | None,

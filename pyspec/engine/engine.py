@@ -191,12 +191,15 @@ class Engine:
         """
         return engine_status(self._worker.scheduler)
 
-    def save_slot(self, slot: int, path: str | os.PathLike[str]) -> None:
+    def save_slot(self, slot: int, path: str | os.PathLike[str]) -> int:
         """Save what a slot holds to a file: the memories of target and drafters, and where its request stands.
 
         Args:
             slot: Its number, as in ``status``. A request that runs in it goes on.
             path: The file; it takes the place of a former one at once, when it is complete.
+
+        Returns:
+            How many tokens the request had emitted: what ``restore_slot`` gives comes after them. 0 for an idle slot.
 
         Raises:
             StateError: The slot is empty, or the file cannot be written; a former file is as it was.
@@ -204,7 +207,9 @@ class Engine:
         """
         number = require_int("slot", slot, 0, self.n_slots - 1)
         file = require_path("path", path)
-        self._worker.call(lambda workshop: save(workshop.scheduler.slots[number], workshop.context)).write(file)
+        saved = self._worker.call(lambda workshop: save(workshop.scheduler.slots[number], workshop.context))
+        saved.write(file)
+        return saved.n_emitted
 
     def restore_slot(self, path: str | os.PathLike[str], *, observer: Observer | None = None) -> Generation | None:
         """Take back what was saved.

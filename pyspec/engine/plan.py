@@ -119,8 +119,12 @@ class Plan:
             raise
 
     def _options(self, name: str) -> dict[str, Any]:
-        """Return a drafter's options; where drafts can be drawn, they are drawn as the rule wants them."""
+        """Return a drafter's options: as many threads as the target, and draws as the rule wants them, unless given."""
         options = dict(self.speculation.options.get(name, {}))
+        if "n_threads" in option_names(name) and self.context.n_threads:
+            options.setdefault(
+                "n_threads", self.context.n_threads
+            )  # two thread pools of unequal size wait for each other
         sampling = SAMPLING_OF_RULE.get(self.speculation.rule)
         if sampling is not None and "sampling" in option_names(name):
             options.setdefault("sampling", sampling)

@@ -58,6 +58,11 @@ class SavedSlot:
     drafters: Mapping[str, bytes]
     request: dict[str, Any] | None
 
+    @property
+    def n_emitted(self) -> int:
+        """Tokens that its request had emitted."""
+        return 0 if self.request is None else len(self.tokens) - int(self.request["n_prompt"])
+
     def write(self, path: Path) -> None:
         """Write it to a file, which takes the place of a former one at once.
 

@@ -152,6 +152,8 @@ def llama_job(service: Service, body: LlamaCompletionBody) -> Job:
     if body.n_probs:
         settings.update({"logprobs": True, "n_top": body.n_probs})
     parts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if len(parts) > 1 and all(isinstance(part, str) for part in parts):
+        raise invalid("Several prompts are not supported here; /v1/completions takes them.", param="prompt")
     return _jobs(service, [_tokens(service, parts)], settings, 1)[0]
 
 

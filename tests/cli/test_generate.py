@@ -72,7 +72,7 @@ def test_llama_cpps_short_flags(generate: Run, zoo: Path) -> None:
 
 def test_sampling_flags(generate: Run) -> None:
     flags = "--temp 1.5 --top-k 0 --top-p 1 --min-p 0 --typical-p 1 --repeat-penalty 1.1 --repeat-last-n 8"
-    more = "--frequency-penalty 0.1 --presence-penalty 0.1 -l 42=-inf --logit-bias 43=1.5"
+    more = "--frequency-penalty 0.1 --presence-penalty 0.1 -l 42=-inf -l 44+1 -l 45-1.5 --logit-bias 43=1.5"
     seeded = [result(generate, *FEW, *flags.split(), *more.split(), "--seed", seed) for seed in (7, 7, 8)]
     assert seeded[0]["tokens"] == seeded[1]["tokens"] != seeded[2]["tokens"]
     assert seeded[0]["seed"] == 7

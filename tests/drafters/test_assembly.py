@@ -328,6 +328,15 @@ def test_sizes_of_the_drafters(pair: Pair, n_ctx_seq: int, n_outputs: int, n_seq
 
 
 @pytest.mark.parametrize("pair", ONE_OF_EACH, ids=str)
+def test_a_draft_model_has_the_targets_threads(pair: Pair, open_zoo: OpenZoo) -> None:
+    cases: list[tuple[dict[str, Any], int]] = [({}, 3), ({"n_threads": 2}, 2)]
+    for given, expected in cases:
+        speculation = pair.speculation(open_zoo, **given)
+        with pyspec.Engine(open_zoo(pair.target), speculation=speculation, context=sizes(n_threads=3)) as engine:
+            assert engine.call(lambda workshop: getattr(workshop.chain.drafters[0], "n_threads", None)) == expected
+
+
+@pytest.mark.parametrize("pair", ONE_OF_EACH, ids=str)
 def test_selecting_on_the_device_drafts_the_same(
     pair: Pair, open_zoo: OpenZoo, caplog: pytest.LogCaptureFixture
 ) -> None:

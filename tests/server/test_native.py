@@ -57,6 +57,13 @@ def test_a_stream_says_the_same(client: Client) -> None:
     assert last["timings"]["predicted_n"] == 14
 
 
+def test_several_prompts_are_refused_not_joined(client: Client, engine: FakeEngine) -> None:
+    refused = client.send(PATH, {"prompt": ["one", "two"]})
+    assert refused.status == 400
+    assert "/v1/completions" in refused.json()["error"]["message"]
+    assert engine.requests == []
+
+
 def test_a_prompt_may_be_mixed(client: Client, engine: FakeEngine) -> None:
     client.send(PATH, {"prompt": ["a", 7, "b"]})
     client.send(PATH, {"prompt": [7, "b"]})
