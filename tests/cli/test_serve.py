@@ -76,7 +76,7 @@ def test_the_defaults_are_safe(run: Run, served: Served) -> None:
     settings = served.settings
     assert settings.allowed_hosts == ("localhost", "127.0.0.1", "::1", "127.0.0.1")
     assert settings == ServerSettings(allowed_hosts=settings.allowed_hosts)
-    assert served.options == {"n_slots": 4, "n_queue": 64}
+    assert served.options == {"n_slots": 4, "n_queue": 64, "n_keep": None}
 
 
 def test_every_flag_arrives(run: Run, served: Served, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_every_flag_arrives(run: Run, served: Served, tmp_path: Path) -> None:
         slots=False,
         metrics=False,
     )
-    assert served.options == {"n_slots": 2, "n_queue": 3, "cache_bytes": 5 << 20}
+    assert served.options == {"n_slots": 2, "n_queue": 3, "n_keep": None, "cache_bytes": 5 << 20}
 
 
 def test_a_key_may_come_from_the_environment(run: Run, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
