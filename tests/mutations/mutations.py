@@ -286,9 +286,9 @@ MUTATIONS = (
     ),
     Mutation(
         "every-accepted-token-forced",
-        "speculation/stats.py",
-        "outcome.n_accepted if outcome.proposal.drafter == GRAMMAR else 0",
-        "outcome.n_accepted",
+        "speculation/round.py",
+        "self.n_accepted if self.proposal.drafter == GRAMMAR else 0",
+        "self.n_accepted",
         "what drafters proposed counts as forced by a grammar",
         ("speculation/test_stats.py::test_what_a_grammar_forces_is_told_from_what_drafters_propose",),
     ),
