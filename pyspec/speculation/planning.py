@@ -1,0 +1,176 @@
+"""How much to draft and to verify: the arithmetic of the controller. Nothing here has state but the judge of a draft.
+
+Everything is weighed in tokens. Time is turned into tokens by its *worth*, the tokens per second that the best policy
+makes in the long run: a row is worth verifying when the tokens expected of it are more than what its time is worth.
+
+    gain(k) = P_1 + ... + P_k - worth * (extra seconds of k rows)          P_i: tokens 1 to i are all accepted
+
+``k`` is enumerated, because the seconds of a decode grow in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_LEAST = 1e-3  # chances below it are not worth a thought
+
+
+class Plan(NamedTuple):
+    """A length, and the tokens that it gains over no draft at all."""
+
+    length: int
+    gain: float
+
+
+NOTHING = Plan(0, 0.0)
+
+
+class Restoring(NamedTuple):
+    """What a memory costs that cannot drop any suffix.
+
+    Attributes:
+        bound: Rejected tokens that it can drop like any other.
+        checkpoint: Seconds to save and restore.
+        again: Seconds per token that is decoded again.
+    """
+
+    bound: int = 1 << 30
+    checkpoint: float = 0.0
+    again: float = 0.0
+
+    def seconds(self, length: int, whole: float, n_accepted: float) -> float:
+        """Return what a draft costs here.
+
+        Args:
+            length: Its length.
+            whole: The chance that all of it is accepted.
+            n_accepted: How many tokens of it are expected to be.
+        """
+        if length <= self.bound:
+            return 0.0
+        return self.checkpoint + (1.0 - whole) * (1.0 + n_accepted) * self.again
+
+
+TRIMS = Restoring()
+
+
+def best_prefix(
+    path: Sequence[float], extra: Sequence[float], worth: float, restoring: Restoring = TRIMS, *, least: int = 0
+) -> Plan:
+    """Return how much of a draft to verify.
+
+    Args:
+        path: Chance of each token and all before it, [n_tokens].
+        extra: Seconds that 0, 1, ... rows add to the round, [at least n_tokens + 1].
+        worth: Tokens per second.
+        restoring: What the memory costs.
+        least: Shorter lengths are not allowed, apart from 0.
+
+    Example:
+        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], worth=60.0)
+        Plan(length=2, gain=0.74)
+    """
+    best, together = NOTHING, 0.0
+    for k, chance in enumerate(path, 1):
+        together += chance
+        if k < least:
+            continue
+        gain = together - worth * (extra[k] + restoring.seconds(k, chance, together))
+        if gain > best.gain:
+            best = Plan(k, round(gain, 9))
+    return best
+
+
+def path_of(chances: Sequence[float]) -> list[float]:
+    """Return the products of the first chances, [n_tokens]."""
+    path, together = [], 1.0
+    for chance in chances:
+        together *= chance
+        path.append(together)
+    return path
+
+
+def best_lengths(
+    paths: Sequence[Sequence[float]],
+    fixed: Sequence[bool],
+    seconds: Callable[[Sequence[int]], float],
+    worth: float,
+    restoring: Restoring = TRIMS,
+) -> list[int]:
+    """Return how much of each sequence's draft to verify, when they share the decode.
+
+    The rows of all sequences are taken in the order of their chances, and the number of rows with the largest gain
+    wins. Chances fall along a draft, so what is taken of it is always its beginning.
+
+    Args:
+        paths: Per sequence the chance of each token and all before it.
+        fixed: Per sequence whether its draft is verified as it is. Drawn drafts are, see ``rejection.py``.
+        seconds: Returns the seconds of a decode with drafts of these lengths.
+        worth: Tokens per second.
+        restoring: What the memory costs.
+    """
+    lengths = [len(path) if whole else 0 for path, whole in zip(paths, fixed, strict=True)]
+    rows = sorted(
+        ((-chance, k, i) for i, path in enumerate(paths) if not fixed[i] for k, chance in enumerate(path, 1)),
+        key=lambda row: (row[0], row[1]),
+    )
+    best, best_gain = list(lengths), -worth * seconds(lengths)
+    sums, lost = [0.0] * len(paths), [0.0] * len(paths)
+    for chance, k, i in rows:
+        if -chance < _LEAST:
+            break
+        lengths[i] = k
+        sums[i] -= chance
+        lost[i] = restoring.seconds(k, -chance, sums[i])
+        gain = sum(sums) - worth * (seconds(lengths) + sum(lost))
+        if gain > best_gain:
+            best, best_gain = list(lengths), gain
+    return best
+
+
+class Judge:
+    """Decides after each drafted token whether another one is worth its time; see ``DraftRequest.judge``.
+
+    Drafting goes on when some longer draft is expected to gain more than the best part of what is there.
+
+    Args:
+        chance: Returns the chance of the token with this number, given its signal.
+        expected: Chance of each token before its signal is known, [limit].
+        extra: Seconds that 0, 1, ... rows add to the round, [limit + 1].
+        steps: Seconds that drafting 0, 1, ... tokens takes, [limit + 1].
+        worth: Tokens per second.
+    """
+
+    __slots__ = ("_best", "_chance", "_expected", "_extra", "_path", "_steps", "_sum", "_worth", "n_tokens")
+
+    def __init__(
+        self,
+        chance: Callable[[float, int], float],
+        expected: Sequence[float],
+        extra: Sequence[float],
+        steps: Sequence[float],
+        worth: float,
+    ) -> None:
+        self._chance = chance
+        self._expected = expected
+        self._extra = extra
+        self._steps = steps
+        self._worth = worth
+        self._path, self._sum, self._best = 1.0, 0.0, 0.0
+        self.n_tokens = 0
+
+    def __call__(self, signal: float) -> bool:
+        """Take in the signal of the next token, and return whether to draft on."""
+        self._path *= self._chance(signal, self.n_tokens)
+        self._sum += self._path
+        n = self.n_tokens = self.n_tokens + 1
+        worth, extra, steps = self._worth, self._extra, self._steps
+        self._best = max(self._best, self._sum - worth * extra[n])
+        path, together = self._path, self._sum
+        for k in range(n, len(self._expected)):
+            path *= self._expected[k]
+            together += path
+            if together - worth * (extra[k + 1] + steps[k + 1] - steps[n]) > self._best:
+                return True
+        return False
