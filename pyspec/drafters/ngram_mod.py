@@ -63,7 +63,9 @@ class NgramMod(ModelFreeDrafter):
 
     name = "ngram-mod"
 
-    def __init__(self, *, n_match: int = 24, n_max: int = 64, n_min: int = 48, share: bool = False, forgets: bool = True) -> None:
+    def __init__(
+        self, *, n_match: int = 24, n_max: int = 64, n_min: int = 48, share: bool = False, forgets: bool = True
+    ) -> None:
         self.n_match = require_int("n_match", n_match, 1, _LONGEST)
         self.n_max = require_int("n_max", n_max, 1, _LONGEST)
         self.n_min = require_int("n_min", n_min, 0, self.n_max)

@@ -1,14 +1,16 @@
 """How likely a draft's next token is accepted, given that those before it were: learned per drafter and request.
 
-What is known of a token is its *signal*, the drafter's own opinion: a draft model's share of probability, below 1, or the length of the match that a lookup continues; and its place in the draft. Tokens of like signal and place are
-counted together, in *bins*::
+What is known of a token is its *signal*, the drafter's own opinion: a draft model's share of probability, below 1, or
+the length of the match that a lookup continues, from 1 on; and its place in the draft. Tokens of like signal and place
+are counted together, in *bins*::
 
     draft model  by share                    0.2  0.4  0.6  0.8  0.9  0.97
     lookup       by length of the match      2  4  8  16  32   and by place   1st  2nd-3rd  4th-7th  8th on
     neither      by place alone
 
 A bin holds Beta counts twice: of all requests, and of the request alone, which start from the former. Both forget, so
-that they follow the text. A third bin per place, without signals, tells what to expect before anything is drafted.
+that they follow the text. Every token also counts in the bin of its place alone, which tells what to expect before
+anything is drafted.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from collections.abc import Sequence
 
 _SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 _PRIOR_OF_SHARE = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
-_PRIOR_OF_MATCH = {0: 0.5, 1: 0.35, 2: 0.45, 3: 0.6, 4: 0.7, 5: 0.8, 6: 0.85}
-_PRIOR_OF_PLACE = 0.6
+_PRIOR_OF_MATCH = {1: 0.35, 2: 0.45, 3: 0.6, 4: 0.7, 5: 0.8, 6: 0.85}
+_PRIOR_OF_PLACE = 0.5
 _LAST_PLACE = 4
 _LONGEST_MATCH = 6
-_ANY = -1  # the bin without signals
+_ANY = 0  # the bin of a place alone
+_MATCH = 100
 
-_KEEP_ALL, _KEEP_OWN = 0.998, 0.95  # of the counts, per token
-_STRENGTH_ALL, _STRENGTH_OWN = 4.0, 5.0  # tokens that a prior counts for
+_KEEP_ALL, _KEEP_OWN = 0.998, 0.97  # of the counts, per token
+_STRENGTH_ALL, _STRENGTH_OWN = 4.0, 6.0  # tokens that a prior counts for
 
 Bin = tuple[str, int, int]  # drafter, signal, place
 
@@ -48,9 +51,14 @@ class _Counts:
 
 
 class Acceptance:
-    """Estimates for all drafters and sequences."""
+    """Estimates for all drafters and sequences.
+
+    Attributes:
+        priors: Drafter to the chance of its tokens before any was seen, where they have no signals; 0.5 for others.
+    """
 
     def __init__(self) -> None:
+        self.priors: dict[str, float] = {}
         self._all: dict[Bin, _Counts] = {}
         self._own: dict[int, dict[Bin, _Counts]] = {}
 
@@ -69,9 +77,16 @@ class Acceptance:
         """
         key = bin_of(drafter, signal, i)
         own, every = self._own.get(seq_id, {}).get(key), self._all.get(key)
-        prior = _prior(key)
+        prior = self._prior(key)
         mean = prior if every is None else every.mean(prior, _STRENGTH_ALL)
         return mean if own is None else own.mean(mean, _STRENGTH_OWN)
+
+    def _prior(self, key: Bin) -> float:
+        """Return the chance in a bin before any token was seen."""
+        drafter, signal, _place = key
+        if signal == _ANY:
+            return self.priors.get(drafter, _PRIOR_OF_PLACE)
+        return _PRIOR_OF_SHARE[signal - 1] if signal < _MATCH else _PRIOR_OF_MATCH[signal - _MATCH]
 
     def path(self, seq_id: int, drafter: str, signals: Sequence[float] | None, n_tokens: int) -> list[float]:
         """Return for each draft token the chance that it and all before it are accepted, [n_tokens]."""
@@ -103,13 +118,14 @@ class Acceptance:
     def learn(self, seq_id: int, drafter: str, i: int, signal: float | None, *, right: bool) -> None:
         """Take in what became of draft token i, all before which stood."""
         own = self._own.setdefault(seq_id, {})
-        for key in (bin_of(drafter, signal, i), (drafter, _ANY, _place(i))):
+        for key in {bin_of(drafter, signal, i), (drafter, _ANY, _place(i))}:
             self._all.setdefault(key, _Counts()).take(_KEEP_ALL, right=right)
             own.setdefault(key, _Counts()).take(_KEEP_OWN, right=right)
 
     def _of_place(self, seq_id: int, key: Bin, *, hopeful: bool) -> float:
         own, every = self._own.get(seq_id, {}).get(key), self._all.get(key)
-        mean = _PRIOR_OF_PLACE if every is None else every.mean(_PRIOR_OF_PLACE, _STRENGTH_ALL)
+        prior = self._prior(key)
+        mean = prior if every is None else every.mean(prior, _STRENGTH_ALL)
         n = _STRENGTH_ALL + (min(every.n, 1 / (1 - _KEEP_OWN)) if every is not None else 0.0)
         if own is not None:
             mean = own.mean(mean, _STRENGTH_OWN)
@@ -122,19 +138,14 @@ def bin_of(drafter: str, signal: float | None, i: int) -> Bin:
 
     Example:
         >>> bin_of("draft-simple", 0.85, 3), bin_of("suffix", 12.0, 3)
-        (('draft-simple', 4, 0), ('suffix', 104, 3))
+        (('draft-simple', 5, 0), ('suffix', 104, 3))
     """
     if signal is None:
-        return drafter, 100, _place(i)
+        return drafter, _ANY, _place(i)
     if signal < 1.0:
-        return drafter, bisect_right(_SHARES, signal), 0
-    return drafter, 100 + min(int(signal).bit_length(), _LONGEST_MATCH), _place(i)
+        return drafter, 1 + bisect_right(_SHARES, signal), 0
+    return drafter, _MATCH + min(int(signal).bit_length(), _LONGEST_MATCH), _place(i)
 
 
 def _place(i: int) -> int:
     return min((i + 1).bit_length(), _LAST_PLACE)
-
-
-def _prior(key: Bin) -> float:
-    signal = key[1]
-    return _PRIOR_OF_SHARE[signal] if signal < len(_PRIOR_OF_SHARE) else _PRIOR_OF_MATCH[signal - 100]

@@ -165,9 +165,9 @@ class Draft:
     Attributes:
         tokens: What should follow the pending token.
         probs: Per token the distribution it was drawn from, or None when the draft is deterministic.
-        signals: Per token how sure the drafter is, as far as that was asked for: the share of probability that the
-            likeliest token has, below 1, or the length in tokens of the match that is continued, from 1 on. ``auto`` learns
-            how often tokens of like signals are accepted. A signal must not depend on which token was drawn.
+        signals: Per token how sure the drafter is, where a request wants them: the share of probability that the
+            likeliest token has, below 1, or the length in tokens of the match that is continued, from 1 on. ``auto``
+            learns how often tokens of like signals are accepted. A signal must not depend on which token was drawn.
     """
 
     tokens: Sequence[int] = ()

@@ -11,7 +11,10 @@ makes in the long run: a row is worth verifying when the tokens expected of it a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspec.speculation.costs import CostCurve
 
 _LEAST = 1e-3  # chances below it are not worth a thought
 
@@ -68,8 +71,8 @@ def best_prefix(
         least: Shorter lengths are not allowed, apart from 0.
 
     Example:
-        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], worth=60.0)
-        Plan(length=2, gain=0.74)
+        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], worth=100.0)  # 0.9 - 1.0, or 1.4 - 1.1
+        Plan(length=2, gain=0.2999999999999998)
     """
     best, together = NOTHING, 0.0
     for k, chance in enumerate(path, 1):
@@ -78,7 +81,7 @@ def best_prefix(
             continue
         gain = together - worth * (extra[k] + restoring.seconds(k, chance, together))
         if gain > best.gain:
-            best = Plan(k, round(gain, 9))
+            best = Plan(k, gain)
     return best
 
 
@@ -174,3 +177,42 @@ class Judge:
             if together - worth * (extra[k + 1] + steps[k + 1] - steps[n]) > self._best:
                 return True
         return False
+
+
+class Prices:
+    """What the rows of one round cost, looked up when they are needed.
+
+    Args:
+        verify: Seconds of a decode.
+        n_entries: Entries of the round's decode without drafts.
+        n_sequences: Its sequences.
+        speedup: What the policy gains over plain decoding in the long run.
+        other: Seconds of a round beside decodes and drafts.
+
+    Attributes:
+        n_entries: See above.
+        plain_seconds: Seconds of the round without drafts.
+        worth: Tokens per second.
+    """
+
+    __slots__ = ("_extra", "_seconds", "n_entries", "plain_seconds", "worth")
+
+    def __init__(self, verify: CostCurve, n_entries: int, n_sequences: int, speedup: float, other: float) -> None:
+        self._seconds = verify.seconds
+        self._extra: list[float] = [0.0]
+        self.n_entries = n_entries
+        self.plain_seconds = verify.seconds(n_entries) + other
+        self.worth = speedup * n_sequences / (verify.seconds(n_sequences) + other)
+
+    def more_rows(self, n_rows: int) -> list[float]:
+        """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
+        extra = self._extra
+        if len(extra) <= n_rows:
+            bare = self._seconds(self.n_entries)
+            extra += [self._seconds(self.n_entries + n) - bare for n in range(len(extra), n_rows + 1)]
+        return extra
+
+    def shared(self, n_rows: int, n_sequences: int) -> list[float]:
+        """Return a sequence's part of the seconds when so many have 0, 1, ... n_rows further rows each."""
+        extra = self.more_rows(n_rows * n_sequences)
+        return [extra[n * n_sequences] / n_sequences for n in range(n_rows + 1)]

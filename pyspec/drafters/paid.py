@@ -1,0 +1,172 @@
+"""A drafter that costs time, as the controller sees it: what it takes, what it is expected to gain, how to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pyspec.speculation.acceptance import Acceptance
+from pyspec.speculation.costs import Costs
+from pyspec.speculation.draft import Draft, Drafter, DraftRequest
+from pyspec.speculation.planning import Judge, Prices, Restoring, path_of
+
+_FIRST_GUESS = 0.3  # of a plain decode, per step, before anything was measured
+_KEEP = 0.95  # of the gains seen, per draft
+_STRENGTH = 5.0  # drafts that the reckoned gain counts for
+_LASTS = 16  # rounds that a drafter is asked in, once it has caught up
+_IN_STEP = 8  # missing tokens that are decoded along with the first step
+
+
+class Offer(NamedTuple):
+    """What drafting costs each of the sequences that may draft, for 0, 1, ... tokens.
+
+    Attributes:
+        n_sequences: How many draft.
+        extra: Seconds to verify, [limit + 1].
+        steps: Seconds to draft, [limit + 1].
+        worth: Tokens per second.
+        restoring: What the memory costs.
+        catching_up: Returns the seconds to read so many tokens before the first step.
+    """
+
+    n_sequences: int
+    extra: Sequence[float]
+    steps: Sequence[float]
+    worth: float
+    restoring: Restoring
+    catching_up: Callable[[int], float]
+
+
+class PaidDrafter:
+    """What is known of a drafter that costs time.
+
+    Args:
+        drafter: The drafter.
+        costs: Of the machine; what its calls take is added.
+
+    Attributes:
+        drafter: See above.
+        heard: Sequence to the number of tokens that its model has read.
+    """
+
+    def __init__(self, drafter: Drafter, costs: Costs) -> None:
+        self.drafter = drafter
+        self.heard: dict[int, int] = {}
+        self._costs = costs
+        self._cost = costs.draft(drafter.name)
+        self._heeds_judge = bool(getattr(drafter, "heeds_judge", False))
+        self._gains: dict[int, tuple[float, float]] = {}  # sum and weight
+
+    def begin(self, seq_id: int, n_tokens: int) -> None:
+        """A new request starts, of which so many tokens are read."""
+        self.heard[seq_id] = n_tokens
+        self._gains.pop(seq_id, None)
+
+    def offer(self, limit: int, n_sequences: int, prices: Prices, restoring: Restoring) -> Offer:
+        """Return what drafts of up to ``limit`` tokens cost each of so many sequences."""
+        steps = [0.0, *(self._seconds(n, n_sequences, prices) / n_sequences for n in range(1, limit + 1))]
+        return Offer(
+            n_sequences,
+            prices.shared(limit, n_sequences),
+            steps,
+            prices.worth,
+            restoring,
+            lambda n_tokens: self._catching_up(n_tokens, prices),
+        )
+
+    def gain(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> float:
+        """Return the tokens that asking is expected to gain, its own time paid.
+
+        It is reckoned from the chances of a draft of the best length. How its drafts ended lately counts too, since
+        they were stopped where they became doubtful, which no reckoning beforehand knows.
+        """
+        total, weight = self._gains.get(request.seq_id, (0.0, 0.0))
+        reckoned = self._reckoned(request, offer, acceptance)
+        waiting = offer.worth * self.waiting(request, offer) / _LASTS
+        return (total + _STRENGTH * reckoned) / (weight + _STRENGTH) - waiting
+
+    def waiting(self, request: DraftRequest, offer: Offer) -> float:
+        """Return the seconds that its model needs to read what it has missed."""
+        return offer.catching_up(self._missing(request))
+
+    def hope(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> float:
+        """Return what it would gain if it were as good as it may be, once it has caught up."""
+        return self._reckoned(request, offer, acceptance, hopeful=True)
+
+    def wanting(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> DraftRequest:
+        """Return the request to ask with."""
+        limit = min(request.budget, len(offer.steps) - 1)
+        seq_id, name = request.seq_id, self.drafter.name
+        chances = acceptance.expected(seq_id, name, limit)
+        if not self._heeds_judge:
+            return wanting(request, max(1, self._length(chances, offer)))
+        judge = Judge(
+            lambda signal, i: acceptance.chance(seq_id, name, signal, i), chances, offer.extra, offer.steps, offer.worth
+        )
+        return wanting(request, limit, judge)
+
+    def took(self, requests: Sequence[DraftRequest], drafts: Sequence[Draft], seconds: float, offer: Offer) -> None:
+        """Take in what a call took."""
+        missing = max(self._missing(request) for request in requests)
+        n_steps = max(1, *(len(draft.tokens) for draft in drafts))
+        if missing <= _IN_STEP:
+            self._cost.observe(n_steps, len(requests), max(0.1 * seconds, seconds - offer.catching_up(missing)))
+        for request, draft in zip(requests, drafts, strict=True):
+            self.heard[request.seq_id] = request.position + 1 + len(draft.tokens)
+
+    def gained(self, seq_id: int, gain: float) -> None:
+        """Take in what a draft is worth now that it is there, its own time paid."""
+        total, weight = self._gains.get(seq_id, (0.0, 0.0))
+        self._gains[seq_id] = _KEEP * total + gain, _KEEP * weight + 1.0
+
+    def _reckoned(self, request: DraftRequest, offer: Offer, acceptance: Acceptance, *, hopeful: bool = False) -> float:
+        limit = min(request.budget, len(offer.steps) - 1)
+        chances = acceptance.expected(request.seq_id, self.drafter.name, limit, hopeful=hopeful)
+        both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
+        return max(self._gains_of(chances, both, offer), default=0.0)
+
+    def _length(self, chances: Sequence[float], offer: Offer) -> int:
+        both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
+        gains = self._gains_of(chances, both, offer)
+        return 1 + max(range(len(gains)), key=gains.__getitem__) if gains else 0
+
+    @staticmethod
+    def _gains_of(chances: Sequence[float], seconds: Sequence[float], offer: Offer) -> list[float]:
+        """Return what drafts of 1, 2, ... tokens gain."""
+        gains, together = [], 0.0
+        for k, chance in enumerate(path_of(chances), 1):
+            together += chance
+            cost = seconds[k] + offer.restoring.seconds(k, chance, together)
+            gains.append(together - offer.worth * cost)
+        return gains
+
+    def _missing(self, request: DraftRequest) -> int:
+        """Return how many tokens its model has not read."""
+        return max(0, request.position - self.heard.get(request.seq_id, 0))
+
+    def _seconds(self, n_steps: int, n_sequences: int, prices: Prices) -> float:
+        known = self._cost.seconds(n_steps, n_sequences, self._costs.verify)
+        return known or _FIRST_GUESS * n_steps * prices.plain_seconds
+
+    def _catching_up(self, n_tokens: int, prices: Prices) -> float:
+        """Return the seconds to read tokens: they grow like the target's with its rows."""
+        verify = self._costs.verify
+        growth = verify.seconds(1 + n_tokens) / verify.seconds(1) - 1.0 if n_tokens else 0.0
+        return growth * max(0.0, self._seconds(2, 1, prices) - self._seconds(1, 1, prices)) if n_tokens else 0.0
+
+
+def wanting(request: DraftRequest, budget: int, judge: Callable[[float], bool] | None = None) -> DraftRequest:
+    """Return a request for so many tokens with their signals."""
+    return DraftRequest(
+        request.seq_id,
+        request.tokens,
+        request.pending,
+        request.position,
+        budget,
+        request.temperature,
+        request.seed,
+        request.drafting,
+        request.n_entries,
+        wants_signals=True,
+        judge=judge,
+    )
