@@ -183,7 +183,7 @@ class Simulation:
     Attributes:
         column: Which machine.
         n_slots: Sequences.
-        n_tokens: Tokens per sequence.
+        n_tokens: Tokens per sequence, on average.
         noise: Spread of the times, as a share.
         load: Position to a factor on all times.
         other: Seconds of a round beside decodes and drafts.
@@ -206,7 +206,8 @@ class Simulation:
         for seq_id, history in enumerate(histories):
             proposer.begin(seq_id, history)  # type: ignore[attr-defined]
         clock.now, n_rounds, n_emitted = 0.0, 0, 0
-        while running := [i for i, history in enumerate(histories) if len(history) < self.n_tokens + 8]:
+        running = range(self.n_slots)
+        while n_emitted < self.n_slots * self.n_tokens:
             began, n_rounds = clock.now, n_rounds + 1
             requests = [
                 DraftRequest(i, histories[i], len(histories[i]), len(histories[i]), 16, n_entries=len(running))
@@ -249,7 +250,9 @@ class Simulation:
         controller = Controller(drafters, Memory(), costs=costs, clock=clock, **options)  # type: ignore[arg-type]
         return self.play(controller, clock), controller
 
-    def best_fixed(self, make: Callable[[Clock], list[Any]], lengths: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)) -> tuple[float, str]:
+    def best_fixed(
+        self, make: Callable[[Clock], list[Any]], lengths: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
+    ) -> tuple[float, str]:
         """Return the highest rate of a fixed drafter and length, plain decoding among them, and its name."""
         clock = Clock()
         rates = {"plain": self.play(Chain([]), clock).rate}

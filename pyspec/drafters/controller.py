@@ -37,6 +37,7 @@ from pyspec.speculation.target import TargetMemory
 
 _EXPLORE = 0.01  # of the time
 _HOPE = 0.8  # chance of a token of a drafter that costs time, so that it can start at all
+_ADVANCE = 30  # plain rounds, whose share may be spent before they were played: trying early costs least
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth it
 _FADE = 0.98  # of the long run, per round
@@ -189,7 +190,8 @@ class Controller(Chain):
 
     def _may_spend(self, seconds: float) -> bool:
         """Return whether so much may be spent on trying something."""
-        return self.explored_seconds + _SAFE * seconds <= _EXPLORE * self.played_seconds
+        advance = _ADVANCE * self.costs.verify.seconds(1)
+        return self.explored_seconds + _SAFE * seconds <= _EXPLORE * (self.played_seconds + advance)
 
     # Who drafts
 
@@ -237,15 +239,11 @@ class Controller(Chain):
         if not allowed:
             return
         limit = min(self.n_max, paid.drafter.n_max, max(requests[i].budget for i in allowed))
-        offer = paid.offer(limit, len(allowed), prices, self._restoring)
-        missed = [_gain_of(best[i]) - paid.gain(requests[i], offer, self.acceptance) for i in allowed]
-        asked = [i for i, loss in zip(allowed, missed, strict=True) if loss < 0.0]
-        explores = not asked and self._is_worth_trying(paid, requests[allowed[0]], offer, best[allowed[0]], missed[0])
-        if explores:
-            asked = allowed[:1]
-        if not asked:
+        offer, asked, loss = self._best_company(paid, limit, allowed, requests, best, prices)
+        explores = loss >= 0.0
+        if explores and not self._is_worth_trying(paid, [(requests[i], best[i]) for i in asked], offer, loss):
             return
-        wanted = [paid.wanting(requests[i], offer, self.acceptance) for i in asked]
+        wanted = [paid.wanting(requests[i], offer) for i in asked]
         began = self._clock()
         drafts = self._ask(paid.drafter, wanted)
         seconds = self._clock() - began
@@ -257,26 +255,58 @@ class Controller(Chain):
             if draft.tokens:
                 offered[i].append(paid.drafter)
                 gain = self._offer(i, requests[i], name, draft, offer.extra, prices, best)
-            paid.gained(requests[i].seq_id, gain - prices.worth * seconds / len(asked))
+            paid.gained(requests[i], draft, gain, offer)
             gained += max(0.0, gain - former)
         if explores:
             self._explores = True
             self.explored_seconds += max(0.0, seconds - gained / prices.worth)
 
+    def _best_company(
+        self,
+        paid: PaidDrafter,
+        limit: int,
+        allowed: Sequence[int],
+        requests: Sequence[DraftRequest],
+        best: Sequence[Candidate | None],
+        prices: Prices,
+    ) -> tuple[Offer, Sequence[int], float]:
+        """Return what drafting together costs, who should, and what is lost by that (less than nothing is gained).
+
+        The more draft together, the less it costs each of them, so half of them, a quarter, ... are weighed, those
+        that gain most. When nothing is gained, it is those who lose the least each.
+        """
+        found: list[tuple[float, Offer, Sequence[int]]] = []
+        n, left = len(allowed), allowed
+        while True:
+            offer = paid.offer(limit, n, prices, self._restoring)
+            losses = sorted((_gain_of(best[i]) - paid.gain(requests[i], offer), i) for i in left)[:n]
+            left = [i for _loss, i in losses]
+            found.append((sum(loss for loss, _i in losses), offer, left))
+            if n == 1:
+                break
+            n = (n + 1) // 2
+        if (least := min(found, key=lambda each: each[0]))[0] >= 0.0:
+            least = min(found, key=lambda each: each[0] / len(each[2]))
+        return least[1], least[2], least[0]
+
     def _is_worth_trying(
-        self, paid: PaidDrafter, request: DraftRequest, offer: Offer, found: Candidate | None, loss: float
+        self,
+        paid: PaidDrafter,
+        asked: Sequence[tuple[DraftRequest, Candidate | None]],
+        offer: Offer,
+        loss: float,
     ) -> bool:
         """Return whether a drafter may be better than it seems, and trying it can be afforded.
 
         Args:
             paid: The drafter.
-            request: What it would be asked.
+            asked: What it would be asked, and the best draft without it.
             offer: What that costs.
-            found: The best draft without it.
             loss: Tokens that are expected to be lost.
         """
-        return self._may_spend(loss / offer.worth + paid.waiting(request, offer)) and (
-            paid.hope(request, offer, self.acceptance) > _gain_of(found)
+        waiting = sum(paid.waiting(request, offer) for request, _found in asked)
+        return self._may_spend(loss / offer.worth + waiting) and (
+            sum(paid.hope(request, offer) - _gain_of(found) for request, found in asked) > 0.0
         )
 
     def _offer(
@@ -385,7 +415,7 @@ class Controller(Chain):
 
     def _as_paid(self, drafter: Drafter) -> PaidDrafter:
         self.acceptance.priors.setdefault(drafter.name, _HOPE)
-        return PaidDrafter(drafter, self.costs)
+        return PaidDrafter(drafter, self.costs, self.acceptance)
 
     def _wanting(self, request: DraftRequest) -> DraftRequest:
         """Return a request with signals, and with a budget within the longest draft."""

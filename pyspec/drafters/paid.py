@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest
-from pyspec.speculation.planning import Judge, Prices, Restoring, path_of
+from pyspec.speculation.planning import Judge, Prices, Restoring
 
 _FIRST_GUESS = 0.3  # of a plain decode, per step, before anything was measured
 _KEEP = 0.95  # of the gains seen, per draft
 _STRENGTH = 5.0  # drafts that the reckoned gain counts for
-_LASTS = 16  # rounds that a drafter is asked in, once it has caught up
+_LASTS = 64.0  # rounds that a drafter is asked in once it has caught up, before any were seen
+_LASTS_LEAST = 8.0
 _IN_STEP = 8  # missing tokens that are decoded along with the first step
 
 
@@ -43,24 +46,28 @@ class PaidDrafter:
     Args:
         drafter: The drafter.
         costs: Of the machine; what its calls take is added.
+        acceptance: What is known of its drafts.
 
     Attributes:
         drafter: See above.
         heard: Sequence to the number of tokens that its model has read.
     """
 
-    def __init__(self, drafter: Drafter, costs: Costs) -> None:
+    def __init__(self, drafter: Drafter, costs: Costs, acceptance: Acceptance) -> None:
         self.drafter = drafter
         self.heard: dict[int, int] = {}
+        self._acceptance = acceptance
         self._costs = costs
         self._cost = costs.draft(drafter.name)
         self._heeds_judge = bool(getattr(drafter, "heeds_judge", False))
-        self._gains: dict[int, tuple[float, float]] = {}  # sum and weight
+        self._lasts = _LASTS
+        self._stint = 0  # rounds since it caught up
+        self._beyond: dict[int, tuple[float, float]] = {}  # gains beyond what was reckoned: sum and weight
 
     def begin(self, seq_id: int, n_tokens: int) -> None:
         """A new request starts, of which so many tokens are read."""
         self.heard[seq_id] = n_tokens
-        self._gains.pop(seq_id, None)
+        self._beyond.pop(seq_id, None)
 
     def offer(self, limit: int, n_sequences: int, prices: Prices, restoring: Restoring) -> Offer:
         """Return what drafts of up to ``limit`` tokens cost each of so many sequences."""
@@ -74,32 +81,32 @@ class PaidDrafter:
             lambda n_tokens: self._catching_up(n_tokens, prices),
         )
 
-    def gain(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> float:
+    def gain(self, request: DraftRequest, offer: Offer) -> float:
         """Return the tokens that asking is expected to gain, its own time paid.
 
-        It is reckoned from the chances of a draft of the best length. How its drafts ended lately counts too, since
-        they were stopped where they became doubtful, which no reckoning beforehand knows.
+        It is reckoned from the chances of a draft of the best length. What its drafts gained beyond that lately is
+        added: they are stopped where they become doubtful, which no reckoning beforehand knows.
         """
-        total, weight = self._gains.get(request.seq_id, (0.0, 0.0))
-        reckoned = self._reckoned(request, offer, acceptance)
-        waiting = offer.worth * self.waiting(request, offer) / _LASTS
-        return (total + _STRENGTH * reckoned) / (weight + _STRENGTH) - waiting
+        total, weight = self._beyond.get(request.seq_id, (0.0, 0.0))
+        waiting = offer.worth * self.waiting(request, offer) / max(self._lasts, self._stint)
+        return self._reckoned(request, offer) + total / (weight + _STRENGTH) - waiting
+
+    def hope(self, request: DraftRequest, offer: Offer) -> float:
+        """Return what it would gain if it were as good as it may be, once it has caught up."""
+        return self._reckoned(request, offer, hopeful=True)
 
     def waiting(self, request: DraftRequest, offer: Offer) -> float:
         """Return the seconds that its model needs to read what it has missed."""
         return offer.catching_up(self._missing(request))
 
-    def hope(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> float:
-        """Return what it would gain if it were as good as it may be, once it has caught up."""
-        return self._reckoned(request, offer, acceptance, hopeful=True)
-
-    def wanting(self, request: DraftRequest, offer: Offer, acceptance: Acceptance) -> DraftRequest:
+    def wanting(self, request: DraftRequest, offer: Offer) -> DraftRequest:
         """Return the request to ask with."""
         limit = min(request.budget, len(offer.steps) - 1)
-        seq_id, name = request.seq_id, self.drafter.name
-        chances = acceptance.expected(seq_id, name, limit)
+        seq_id, name, acceptance = request.seq_id, self.drafter.name, self._acceptance
         if not self._heeds_judge:
-            return wanting(request, max(1, self._length(chances, offer)))
+            gains = self._gains(request, offer)
+            return wanting(request, 1 + max(range(len(gains)), key=gains.__getitem__))
+        chances = acceptance.expected(seq_id, name, limit)
         judge = Judge(
             lambda signal, i: acceptance.chance(seq_id, name, signal, i), chances, offer.extra, offer.steps, offer.worth
         )
@@ -111,32 +118,42 @@ class PaidDrafter:
         n_steps = max(1, *(len(draft.tokens) for draft in drafts))
         if missing <= _IN_STEP:
             self._cost.observe(n_steps, len(requests), max(0.1 * seconds, seconds - offer.catching_up(missing)))
+        if missing > _IN_STEP:
+            self._lasts = max(_LASTS_LEAST, (self._lasts + self._stint) / 2)
+            self._stint = 0
+        self._stint += 1
         for request, draft in zip(requests, drafts, strict=True):
             self.heard[request.seq_id] = request.position + 1 + len(draft.tokens)
 
-    def gained(self, seq_id: int, gain: float) -> None:
-        """Take in what a draft is worth now that it is there, its own time paid."""
-        total, weight = self._gains.get(seq_id, (0.0, 0.0))
-        self._gains[seq_id] = _KEEP * total + gain, _KEEP * weight + 1.0
+    def gained(self, request: DraftRequest, draft: Draft, gain: float, offer: Offer) -> None:
+        """Take in what verifying a draft gains, now that it is there.
 
-    def _reckoned(self, request: DraftRequest, offer: Offer, acceptance: Acceptance, *, hopeful: bool = False) -> float:
-        limit = min(request.budget, len(offer.steps) - 1)
-        chances = acceptance.expected(request.seq_id, self.drafter.name, limit, hopeful=hopeful)
-        both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
-        return max(self._gains_of(chances, both, offer), default=0.0)
+        Args:
+            request: What it answers.
+            draft: The draft.
+            gain: Tokens, its own time not paid.
+            offer: What was reckoned with.
+        """
+        paid = offer.worth * offer.steps[max(1, len(draft.tokens))]
+        total, weight = self._beyond.get(request.seq_id, (0.0, 0.0))
+        beyond = gain - paid - self._reckoned(request, offer)
+        self._beyond[request.seq_id] = _KEEP * total + beyond, _KEEP * weight + 1.0
 
-    def _length(self, chances: Sequence[float], offer: Offer) -> int:
-        both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
-        gains = self._gains_of(chances, both, offer)
-        return 1 + max(range(len(gains)), key=gains.__getitem__) if gains else 0
+    def _reckoned(self, request: DraftRequest, offer: Offer, *, hopeful: bool = False) -> float:
+        """Return what a draft of the best length gains, which may be less than nothing."""
+        return max(self._gains(request, offer, hopeful=hopeful), default=0.0)
 
-    @staticmethod
-    def _gains_of(chances: Sequence[float], seconds: Sequence[float], offer: Offer) -> list[float]:
+    def _gains(self, request: DraftRequest, offer: Offer, *, hopeful: bool = False) -> list[float]:
         """Return what drafts of 1, 2, ... tokens gain."""
+        limit = min(request.budget, len(offer.steps) - 1)
+        missing = self._missing(request)
+        chances = self._acceptance.expected(
+            request.seq_id, self.drafter.name, limit, n_stale=missing, hopeful=hopeful
+        )  # fmt: skip
         gains, together = [], 0.0
-        for k, chance in enumerate(path_of(chances), 1):
+        for k, chance in enumerate(accumulate(chances, mul), 1):
             together += chance
-            cost = seconds[k] + offer.restoring.seconds(k, chance, together)
+            cost = offer.extra[k] + offer.steps[k] + offer.restoring.seconds(k, chance, together)
             gains.append(together - offer.worth * cost)
         return gains
 

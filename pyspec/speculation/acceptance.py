@@ -17,18 +17,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 _SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 _PRIOR_OF_SHARE = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
 _PRIOR_OF_MATCH = {1: 0.35, 2: 0.45, 3: 0.6, 4: 0.7, 5: 0.8, 6: 0.85}
 _PRIOR_OF_PLACE = 0.5
+_SURE = 0.98  # nothing is surer than that before it was drafted
 _LAST_PLACE = 4
 _LONGEST_MATCH = 6
 _ANY = 0  # the bin of a place alone
 _MATCH = 100
 
 _KEEP_ALL, _KEEP_OWN = 0.998, 0.97  # of the counts, per token
-_STRENGTH_ALL, _STRENGTH_OWN = 4.0, 6.0  # tokens that a prior counts for
+_KEEP_STALE = 0.99  # of the request's own counts, per token since the drafter was asked
+_STRENGTH_ALL, _STRENGTH_OWN = 8.0, 20.0  # tokens that a prior counts for
+_STRENGTH_HOPE = 20.0  # the same, for the first place: a good drafter may begin badly
+_STRENGTH_PLACE = 24.0  # the same, where the prior is what the place before has
 
 Bin = tuple[str, int, int]  # drafter, signal, place
 
@@ -46,8 +52,8 @@ class _Counts:
         self.n = self.n * keep + 1.0
         self.right = self.right * keep + right
 
-    def mean(self, prior: float, strength: float) -> float:
-        return (self.right + strength * prior) / (self.n + strength)
+    def mean(self, prior: float, strength: float, weight: float = 1.0) -> float:
+        return (self.right * weight + strength * prior) / (self.n * weight + strength)
 
 
 class Acceptance:
@@ -75,45 +81,40 @@ class Acceptance:
             signal: Its signal; None if the drafter gives none.
             i: Its number in the draft, from 0.
         """
+        if signal is None:
+            return self._by_place(seq_id, drafter, _place(i))[-1]
         key = bin_of(drafter, signal, i)
-        own, every = self._own.get(seq_id, {}).get(key), self._all.get(key)
-        prior = self._prior(key)
-        mean = prior if every is None else every.mean(prior, _STRENGTH_ALL)
-        return mean if own is None else own.mean(mean, _STRENGTH_OWN)
-
-    def _prior(self, key: Bin) -> float:
-        """Return the chance in a bin before any token was seen."""
-        drafter, signal, _place = key
-        if signal == _ANY:
-            return self.priors.get(drafter, _PRIOR_OF_PLACE)
-        return _PRIOR_OF_SHARE[signal - 1] if signal < _MATCH else _PRIOR_OF_MATCH[signal - _MATCH]
+        prior = _PRIOR_OF_SHARE[key[1] - 1] if key[1] < _MATCH else _PRIOR_OF_MATCH[key[1] - _MATCH]
+        return self._mean(self._own.get(seq_id), key, prior)
 
     def path(self, seq_id: int, drafter: str, signals: Sequence[float] | None, n_tokens: int) -> list[float]:
         """Return for each draft token the chance that it and all before it are accepted, [n_tokens]."""
-        chances: list[float] = []
-        together = 1.0
-        for i in range(n_tokens):
-            together *= self.chance(seq_id, drafter, None if signals is None else signals[i], i)
-            chances.append(together)
-        return chances
+        if signals is None:
+            chances = self.expected(seq_id, drafter, n_tokens)
+        else:
+            chances = [self.chance(seq_id, drafter, signals[i], i) for i in range(n_tokens)]
+        return list(accumulate(chances, mul))
 
-    def expected(self, seq_id: int, drafter: str, n_tokens: int, *, hopeful: bool = False) -> list[float]:
+    def expected(
+        self, seq_id: int, drafter: str, n_tokens: int, *, n_stale: int = 0, hopeful: bool = False
+    ) -> list[float]:
         """Return the chance of each token, given those before it, before anything is drafted, [n_tokens].
 
         Args:
             seq_id: The sequence.
             drafter: Who would draft.
             n_tokens: How many tokens.
+            n_stale: Tokens since the drafter was asked; the more, the less counts what this request showed.
             hopeful: Add two standard deviations of what is known.
         """
-        by_place: dict[int, float] = {}
-        found = []
-        for i in range(n_tokens):
-            place = _place(i)
-            if place not in by_place:
-                by_place[place] = self._of_place(seq_id, (drafter, _ANY, place), hopeful=hopeful)
-            found.append(by_place[place])
-        return found
+        means = self._by_place(seq_id, drafter, _place(n_tokens - 1), n_stale) if n_tokens else []
+        if hopeful:
+            own = self._own.get(seq_id, {})
+            means = [
+                min(_SURE, mean + 2 * (mean * (1 - mean) / self._known(own, (drafter, _ANY, place))) ** 0.5)
+                for place, mean in enumerate(means, 1)
+            ]
+        return [means[_place(i) - 1] for i in range(n_tokens)]
 
     def learn(self, seq_id: int, drafter: str, i: int, signal: float | None, *, right: bool) -> None:
         """Take in what became of draft token i, all before which stood."""
@@ -122,15 +123,33 @@ class Acceptance:
             self._all.setdefault(key, _Counts()).take(_KEEP_ALL, right=right)
             own.setdefault(key, _Counts()).take(_KEEP_OWN, right=right)
 
-    def _of_place(self, seq_id: int, key: Bin, *, hopeful: bool) -> float:
-        own, every = self._own.get(seq_id, {}).get(key), self._all.get(key)
-        prior = self._prior(key)
-        mean = prior if every is None else every.mean(prior, _STRENGTH_ALL)
-        n = _STRENGTH_ALL + (min(every.n, 1 / (1 - _KEEP_OWN)) if every is not None else 0.0)
-        if own is not None:
-            mean = own.mean(mean, _STRENGTH_OWN)
-            n += own.n
-        return min(0.98, mean + 2 * (mean * (1 - mean) / n) ** 0.5) if hopeful else mean
+    def _by_place(self, seq_id: int, drafter: str, last: int, n_stale: int = 0) -> list[float]:
+        """Return the chance at each place up to the last; of a place that is unknown, what the one before has."""
+        own, mean = self._own.get(seq_id), self.priors.get(drafter, _PRIOR_OF_PLACE)
+        means, strength, weight = [], _STRENGTH_HOPE, _KEEP_STALE**n_stale
+        for place in range(1, last + 1):
+            mean = self._mean(own, (drafter, _ANY, place), mean, strength, weight)
+            means.append(mean)
+            strength = _STRENGTH_PLACE
+        return means
+
+    def _mean(
+        self,
+        own: dict[Bin, _Counts] | None,
+        key: Bin,
+        prior: float,
+        strength: float = _STRENGTH_ALL,
+        weight: float = 1.0,
+    ) -> float:
+        every, mine = self._all.get(key), None if own is None else own.get(key)
+        mean = prior if every is None else every.mean(prior, strength)
+        return mean if mine is None else mine.mean(mean, _STRENGTH_OWN, weight)
+
+    def _known(self, own: dict[Bin, _Counts], key: Bin) -> float:
+        """Return how many tokens an estimate rests on, its prior included."""
+        every, mine = self._all.get(key), own.get(key)
+        n = _STRENGTH_ALL if every is None else _STRENGTH_ALL + min(every.n, 1 / (1 - _KEEP_OWN))
+        return n if mine is None else n + mine.n
 
 
 def bin_of(drafter: str, signal: float | None, i: int) -> Bin:

@@ -85,15 +85,6 @@ def best_prefix(
     return best
 
 
-def path_of(chances: Sequence[float]) -> list[float]:
-    """Return the products of the first chances, [n_tokens]."""
-    path, together = [], 1.0
-    for chance in chances:
-        together *= chance
-        path.append(together)
-    return path
-
-
 def best_lengths(
     paths: Sequence[Sequence[float]],
     fixed: Sequence[bool],
