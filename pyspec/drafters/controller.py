@@ -77,6 +77,7 @@ class Controller(Chain):
         costs: What is known of the machine.
         n_max: Longest draft to verify; None leaves each drafter its own.
         clock: Tells the time, for what drafters take.
+        farewell: Called with what is known when it closes after it played.
 
     Attributes:
         costs: What is known by now.
@@ -93,8 +94,10 @@ class Controller(Chain):
         costs: Costs | None = None,
         n_max: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        farewell: Callable[[Costs, Acceptance], None] | None = None,
     ) -> None:
         super().__init__(drafters)
+        self._farewell = farewell
         self.costs = costs if costs is not None else Costs()
         self.acceptance = Acceptance()
         self.explored_seconds = self.played_seconds = 0.0
@@ -133,6 +136,14 @@ class Controller(Chain):
         """Go on with a sequence."""
         self._forget(seq_id, tokens)
         super().load_state(seq_id, tokens, states)
+
+    def close(self) -> None:
+        """Close the drafters. May be called again."""
+        farewell, self._farewell = self._farewell, None
+        if farewell is not None and self.played_seconds > 0.0:
+            run_all((functools.partial(farewell, self.costs, self.acceptance), super().close))
+        else:
+            super().close()
 
     def _forget(self, seq_id: int, tokens: TokenView) -> None:
         self._scores.forget(seq_id)

@@ -23,6 +23,7 @@ _USUAL_LENGTH = 16
 
 # Lookups first, because they cost nothing. A name that is not here comes before those with a model.
 PRIORITY = (
+    "suffix",
     "ngram-simple",
     "ngram-map-k",
     "ngram-map-k4v",
@@ -123,6 +124,15 @@ def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> D
         msg = f"The drafter registered as {name} calls itself {drafter.name!r}; both must be the same."
         raise DrafterError(msg)
     return drafter
+
+
+def is_available(name: str) -> bool:
+    """Return whether a drafter is installed and can be imported."""
+    try:
+        _factory(name)
+    except (ConfigError, DrafterError):
+        return False
+    return True
 
 
 def option_names(name: str) -> list[str]:

@@ -16,9 +16,10 @@ anything is drafted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import mul
+from typing import Any
 
 _SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 _PRIOR_OF_SHARE = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
@@ -27,6 +28,7 @@ _PRIOR_OF_PLACE = 0.5
 _SURE = 0.98  # nothing is surer than that before it was drafted
 _LAST_PLACE = 4
 _LONGEST_MATCH = 6
+_MOST_REMEMBERED = 50.0  # tokens
 _ANY = 0  # the bin of a place alone
 _MATCH = 100
 
@@ -34,7 +36,7 @@ _KEEP_ALL, _KEEP_OWN = 0.998, 0.97  # of the counts, per token
 _KEEP_STALE = 0.99  # of the request's own counts, per token since the drafter was asked
 _STRENGTH_ALL, _STRENGTH_OWN = 8.0, 20.0  # tokens that a prior counts for
 _STRENGTH_HOPE = 20.0  # the same, for the first place: a good drafter may begin badly
-_STRENGTH_PLACE = 24.0  # the same, where the prior is what the place before has
+_STRENGTH_PLACE = 48.0  # the same, where the prior is what the place before has
 
 Bin = tuple[str, int, int]  # drafter, signal, place
 
@@ -67,6 +69,24 @@ class Acceptance:
         self.priors: dict[str, float] = {}
         self._all: dict[Bin, _Counts] = {}
         self._own: dict[int, dict[Bin, _Counts]] = {}
+
+    def known(self) -> list[list[Any]]:
+        """Return what all requests showed, for JSON."""
+        return [[*key, counts.right, counts.n] for key, counts in self._all.items()]
+
+    def load(self, known: Iterable[Sequence[Any]]) -> None:
+        """Begin with what was known elsewhere; it counts for less than what is seen here.
+
+        Raises:
+            ValueError: It is not of the form that ``known`` returns.
+        """
+        for drafter, signal, place, right, n in known:
+            if not 0.0 <= right <= n < float("inf"):
+                msg = f"{right!r} of {n!r} tokens cannot have been right."
+                raise ValueError(msg)
+            counts = self._all[str(drafter), int(signal), int(place)] = _Counts()
+            weight = min(1.0, _MOST_REMEMBERED / n) if n else 1.0
+            counts.right, counts.n = right * weight, n * weight
 
     def begin(self, seq_id: int) -> None:
         """A new request starts: of the former one only what all requests share is left."""

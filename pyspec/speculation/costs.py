@@ -137,10 +137,16 @@ class CostCurve:
 
         Between two points the line from one to the other counts, so that a plateau stays one; beyond them, the line
         from the first to the last. With a single point, seconds are proportional to the count. 0 if nothing is known.
+
+        A point that was not measured lately may have been measured while something else ran. So it is not believed to
+        cost more than what is next, or than so many times 1.
         """
         point = self._points.get(count)
         if point is not None:
-            return point.typical * self._level.value
+            typical = point.typical
+            if self._level.n_seen - point.at >= _FRESH:
+                typical = self._plausible(count, typical)
+            return typical * self._level.value
         counts = self._counts
         if len(counts) < 2:  # noqa: PLR2004 - a line needs two
             return self._points[counts[0]].typical * count / counts[0] * self._level.value if counts else 0.0
@@ -152,6 +158,14 @@ class CostCurve:
         first, last = (counts[0], counts[1]) if i == 0 else (counts[i - 1], counts[i])
         at = self._points[first].typical + self._slope(first, last) * (count - first)
         return max(0.0, at) * self._level.value
+
+    def _plausible(self, count: int, typical: float) -> float:
+        """Return the most that a count is believed to cost."""
+        counts, points = self._counts, self._points
+        i = bisect_left(counts, count)
+        if i + 1 < len(counts):
+            typical = min(typical, points[counts[i + 1]].typical)
+        return min(typical, points[counts[0]].typical * count / counts[0])
 
     def _slope(self, first: int, last: int) -> float:
         return (self._points[last].typical - self._points[first].typical) / (last - first)
