@@ -108,7 +108,8 @@ def measured_drafts(
     """Return the seconds of drafts by their steps; nothing for a drafter without a model, or fed by the target's."""
     if not hasattr(drafter, "n_model_tokens") or drafter.needs is not Needs.NOTHING:
         return {}
-    tokens, found, began = [_TOKEN] * 4, {}, clock()
+    tokens, began = [_TOKEN] * 4, clock()
+    found: dict[int, float] = {}
     drafter.begin(0, tokens)
     for n_steps in (_STEPS[0], *_STEPS):  # the first one is slower
         if found and clock() - began + n_steps * found[_STEPS[0]] > limit:

@@ -141,9 +141,9 @@ def _ms(seconds: float) -> str:
 def summary_lines(found: Totals) -> list[str]:
     """Return what the totals say."""
     share = f"{found.n_accepted / found.n_drafted:.0%}" if found.n_drafted else "none"
+    rate = f"{found.seconds:.3f} s, {found.tokens_per_second:.1f} tokens/s"
     lines = [
-        f"{found.n_tokens} tokens in {found.n_rounds} rounds after the first, {found.seconds:.3f} s, "
-        f"{found.tokens_per_second:.1f} tokens/s",
+        f"{found.n_tokens} tokens in {found.n_rounds} rounds after the first, {rate}",
         f"drafts in {found.n_drafted_rounds} rounds, {found.n_accepted} of {found.n_drafted} tokens accepted ({share})",
     ]
     if found.predicted_speedup is not None:
@@ -154,7 +154,6 @@ def summary_lines(found: Totals) -> list[str]:
     if found.speedup is not None:
         lines.append(f"measured {found.speedup:.2f} times plain decoding ({_ms(found.plain_seconds or 0.0)} a token)")
     if found.explored_seconds and found.seconds:
-        lines.append(
-            f"something was tried in rounds that took {found.explored_seconds / found.seconds:.1%} of the time"
-        )
+        tried = found.explored_seconds / found.seconds
+        lines.append(f"something was tried in rounds that took {tried:.1%} of the time")
     return lines
