@@ -13,6 +13,7 @@ from pyspec.speculation.draft import Draft, Drafter, DraftRequest
 from pyspec.speculation.planning import Judge, Prices, Restoring
 
 _FIRST_GUESS = 0.3  # of a plain decode, per step, before anything was measured
+_GOES_ON = 0.7  # of the sequences that draft together, per step: those that are left share what a step takes
 _KEEP = 0.95  # of the gains seen, per draft
 _STRENGTH = 5.0  # drafts that the reckoned gain counts for
 _LASTS = 64.0  # rounds that a drafter is asked in once it has caught up, before any were seen
@@ -71,7 +72,13 @@ class PaidDrafter:
 
     def offer(self, limit: int, n_sequences: int, prices: Prices, restoring: Restoring) -> Offer:
         """Return what drafts of up to ``limit`` tokens cost each of so many sequences."""
-        steps = [0.0, *(self._seconds(n, n_sequences, prices) / n_sequences for n in range(1, limit + 1))]
+        steps = [0.0]
+        active = float(n_sequences)
+        for n in range(1, limit + 1):
+            company = max(1, round(active))
+            before = self._seconds(n - 1, company, prices) if n > 1 else 0.0
+            steps.append(steps[-1] + max(0.0, self._seconds(n, company, prices) - before) / company)
+            active *= _GOES_ON
         return Offer(
             n_sequences,
             prices.shared(limit, n_sequences),
