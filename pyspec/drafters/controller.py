@@ -21,15 +21,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from pyspec.drafters.chain import Chain, Rows
+from pyspec.drafters.market import Market
 from pyspec.drafters.paid import Offer, PaidDrafter, wanting
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs, Decoded
-from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal, TokenView
-from pyspec.speculation.planning import TRIMS, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.draft import Drafter, DraftRequest, Proposal, TokenView
+from pyspec.speculation.planning import TRIMS, Prices, Restoring
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.round import Outcome
 from pyspec.speculation.scoring import Scores
@@ -43,29 +43,6 @@ _CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth 
 _FADE = 0.98  # of the long run, per round
 _LONG_RUN = 10.0  # rounds that the long run has seen at the beginning
 _KEEP = 0.9  # of what a lookup took, per call
-_MOST_TRIED = 4  # rows
-_NEARLY = 0.7  # of their price: rows that are worth so much may be cheaper than they are thought to be
-
-
-class Candidate(NamedTuple):
-    """A draft that may be verified.
-
-    Attributes:
-        drafter: Who made it.
-        draft: The draft.
-        path: Chance of each token and all before it.
-        plan: How much of it to verify if it were alone.
-    """
-
-    drafter: str
-    draft: Draft
-    path: Sequence[float]
-    plan: Plan
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it has to be verified as it is."""
-        return self.draft.probs is not None
 
 
 class Controller(Chain):
@@ -158,21 +135,20 @@ class Controller(Chain):
         self._spent, self._explores = 0.0, False
         for request in requests:
             self._scores.follow(request.seq_id, request.tokens, request.pending)
-        prices = Prices(
-            self.costs.verify, requests[0].n_entries, len(requests), self.speedup, self.costs.overhead
-        )  # fmt: skip
-        best: list[Candidate | None] = [None] * len(requests)
-        offered: list[list[Drafter]] = [[] for _ in requests]
+        market = self._opened(requests)
         for drafter in self.drafters:
             if drafter.name not in self._paid:
-                self._look_up(drafter, requests, prices, best, offered)
+                self._look_up(drafter, market)
         for paid in self._paid.values():
-            self._ask_paid(paid, requests, prices, best, offered)
-        lengths = self._weighed(requests, best, prices)
+            self._ask_paid(paid, market)
+        lengths = market.lengths()
         if not any(lengths):
-            lengths = self._tried_rows(best, prices)
-        proposals = self._proposals(requests, best, lengths, prices)
-        for request, proposal, drafters in zip(requests, proposals, offered, strict=True):
+            self._try_rows(market, lengths)
+        other = market.prices.plain_seconds - self.costs.verify.seconds(market.prices.n_entries)
+        seconds = market.verify_seconds(lengths) + self._spent + other
+        self._expected = seconds, market.prices.plain_seconds
+        proposals = market.proposals(lengths, seconds, explores=self._explores)
+        for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
             if drafters and not proposal.draft.tokens:  # they will not hear of a decision
                 hooks = [getattr(drafter, "discard", None) for drafter in drafters]
                 run_all(functools.partial(hook, request.seq_id) for hook in hooks if hook is not None)
@@ -204,82 +180,69 @@ class Controller(Chain):
         advance = _ADVANCE * self.costs.verify.seconds(1)
         return self.explored_seconds + _SAFE * seconds <= _EXPLORE * (self.played_seconds + advance)
 
+    def _opened(self, requests: Sequence[DraftRequest]) -> Market:
+        verify, memory = self.costs.verify, self._memory
+        prices = Prices(verify, requests[0].n_entries, len(requests), self.speedup, self.costs.overhead)
+        return Market(requests, prices, self._restoring, verify, together=not memory.one_ubatch)
+
     # Who drafts
 
-    def _look_up(
-        self,
-        drafter: Drafter,
-        requests: Sequence[DraftRequest],
-        prices: Prices,
-        best: list[Candidate | None],
-        offered: list[list[Drafter]],
-    ) -> None:
-        """Ask a drafter that costs next to nothing, and keep its drafts where they are the best."""
-        name = drafter.name
+    def _look_up(self, drafter: Drafter, market: Market) -> None:
+        """Ask a drafter that costs next to nothing."""
+        name, requests = drafter.name, market.requests
         asked = [i for i, request in enumerate(requests) if request.drafting.allows(name)]
         if not asked:
             return
         began = self._clock()
-        drafts = self._ask(drafter, [self._wanting(requests[i]) for i in asked])
-        taken = (self._clock() - began) / len(asked)
+        drafts = self._ask(drafter, [wanting(requests[i], min(requests[i].budget, self.n_max)) for i in asked])
+        taken = self._clock() - began
+        self._spent += taken
         known = self._lookup_seconds.get(name, 0.0)
-        self._lookup_seconds[name] = known + (taken - known) * (1 - _KEEP)
-        self._spent += taken * len(asked)
-        if self._lookup_seconds[name] > _CHEAP * prices.plain_seconds:
+        known += (taken / len(asked) - known) * (1 - _KEEP)
+        self._lookup_seconds[name] = known
+        if known > _CHEAP * market.prices.plain_seconds:
             self._paid[name] = self._as_paid(drafter)
         for i, draft in zip(asked, drafts, strict=True):
             if draft.tokens:
-                offered[i].append(drafter)
-                self._offer(i, requests[i], name, draft, prices.more_rows(len(draft.tokens)), prices, best)
+                self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
+                market.add(i, drafter, draft, self.acceptance, market.prices.more_rows(len(draft.tokens)))
 
-    def _ask_paid(
-        self,
-        paid: PaidDrafter,
-        requests: Sequence[DraftRequest],
-        prices: Prices,
-        best: list[Candidate | None],
-        offered: list[list[Drafter]],
-    ) -> None:
+    def _ask_paid(self, paid: PaidDrafter, market: Market) -> None:
         """Ask a drafter that costs time, where that is expected to be worth it."""
-        name = paid.drafter.name
+        drafter, requests = paid.drafter, market.requests
         allowed = [
             i
             for i, request in enumerate(requests)
-            if request.drafting.allows(name) and not ((found := best[i]) and found.drawn)
-        ]
+            if request.drafting.allows(drafter.name) and not market.is_taken(i)
+        ]  # fmt: skip
         if not allowed:
             return
-        limit = min(self.n_max, paid.drafter.n_max, max(requests[i].budget for i in allowed))
-        offer, asked, loss = self._best_company(paid, limit, allowed, requests, best, prices)
+        limit = min(self.n_max, drafter.n_max, max(requests[i].budget for i in allowed))
+        offer, asked, loss = self._best_company(paid, limit, allowed, market)
         explores = loss >= 0.0
-        if explores and not self._is_worth_trying(paid, [(requests[i], best[i]) for i in asked], offer, loss):
+        if explores and not self._is_worth_trying(paid, asked, offer, loss, market):
             return
         wanted = [paid.wanting(requests[i], offer) for i in asked]
         began = self._clock()
-        drafts = self._ask(paid.drafter, wanted)
+        drafts = self._ask(drafter, wanted)
         seconds = self._clock() - began
         self._spent += seconds
         paid.took(wanted, drafts, seconds, offer)
         gained = 0.0
         for i, draft in zip(asked, drafts, strict=True):
-            former, gain = _gain_of(best[i]), 0.0
+            former, gain = market.gain(i), 0.0
             if draft.tokens:
-                offered[i].append(paid.drafter)
-                gain = self._offer(i, requests[i], name, draft, offer.extra, prices, best)
+                self._scores.watch(requests[i].seq_id, drafter.name, requests[i].position, draft)
+                least = requests[i].drafting.n_min or 0
+                gain = market.add(i, drafter, draft, self.acceptance, offer.extra, least=least)
             paid.gained(requests[i], draft, gain, offer)
             gained += max(0.0, gain - former)
         if explores:
             self._explores = True
-            self.explored_seconds += max(0.0, seconds - gained / prices.worth)
+            self.explored_seconds += max(0.0, seconds - gained / market.prices.worth)
 
     def _best_company(
-        self,
-        paid: PaidDrafter,
-        limit: int,
-        allowed: Sequence[int],
-        requests: Sequence[DraftRequest],
-        best: Sequence[Candidate | None],
-        prices: Prices,
+        self, paid: PaidDrafter, limit: int, allowed: Sequence[int], market: Market
     ) -> tuple[Offer, Sequence[int], float]:
         """Return what drafting together costs, who should, and what is lost by that (less than nothing is gained).
 
@@ -289,8 +252,8 @@ class Controller(Chain):
         found: list[tuple[float, Offer, Sequence[int]]] = []
         n, left = len(allowed), allowed
         while True:
-            offer = paid.offer(limit, n, prices, self._restoring)
-            losses = sorted((_gain_of(best[i]) - paid.gain(requests[i], offer), i) for i in left)[:n]
+            offer = paid.offer(limit, n, market.prices, market.restoring)
+            losses = sorted((market.gain(i) - paid.gain(market.requests[i], offer), i) for i in left)[:n]
             left = [i for _loss, i in losses]
             found.append((sum(loss for loss, _i in losses), offer, left))
             if n == 1:
@@ -301,116 +264,22 @@ class Controller(Chain):
         return least[1], least[2], least[0]
 
     def _is_worth_trying(
-        self,
-        paid: PaidDrafter,
-        asked: Sequence[tuple[DraftRequest, Candidate | None]],
-        offer: Offer,
-        loss: float,
+        self, paid: PaidDrafter, asked: Sequence[int], offer: Offer, loss: float, market: Market
     ) -> bool:
-        """Return whether a drafter may be better than it seems, and trying it can be afforded.
-
-        Args:
-            paid: The drafter.
-            asked: What it would be asked, and the best draft without it.
-            offer: What that costs.
-            loss: Tokens that are expected to be lost.
-        """
-        waiting = sum(paid.waiting(request, offer) for request, _found in asked)
+        """Return whether a drafter may be better than it seems, and trying it can be afforded."""
+        requests = market.requests
+        waiting = sum(paid.waiting(requests[i], offer) for i in asked)
         return self._may_spend(loss / offer.worth + waiting) and (
-            sum(paid.hope(request, offer) - _gain_of(found) for request, found in asked) > 0.0
+            sum(paid.hope(requests[i], offer) - market.gain(i) for i in asked) > 0.0
         )
 
-    def _offer(
-        self,
-        i: int,
-        request: DraftRequest,
-        name: str,
-        draft: Draft,
-        extra: Sequence[float],
-        prices: Prices,
-        best: list[Candidate | None],
-    ) -> float:
-        """Note a draft of request i, keep it if it is the best one, and return what it gains."""
-        self._scores.watch(request.seq_id, name, request.position, draft)
-        path = self.acceptance.path(request.seq_id, name, draft.signals, len(draft.tokens))
-        least = request.drafting.n_min or 0 if name in self._paid else 0
-        plan = best_prefix(path, extra, prices.worth, self._restoring, least=least)
-        candidate, former = Candidate(name, draft, path, plan), best[i]
-        if former is None or (
-            not former.drawn and (candidate.drawn or (plan.gain, path[0]) > (former.plan.gain, former.path[0]))
-        ):
-            best[i] = candidate
-        return plan.gain
-
-    # How much is verified
-
-    def _weighed(self, requests: Sequence[DraftRequest], best: Sequence[Candidate | None], prices: Prices) -> list[int]:
-        """Return how many tokens of each draft to verify."""
-        if not any(best):
-            return [0] * len(best)
-        if len(best) == 1:
-            only = best[0]
-            return [0 if only is None else len(only.draft.tokens) if only.drawn else only.plan.length]
-        paths = [candidate.path if candidate is not None else () for candidate in best]
-        fixed = [candidate is not None and candidate.drawn for candidate in best]
-        lengths = best_lengths(
-            paths, fixed, lambda found: self._verify_seconds(found, prices), prices.worth, self._restoring
-        )  # fmt: skip
-        least = [request.drafting.n_min or 0 for request in requests]
-        return [
-            length if whole or length >= n_min or (found is not None and found.drafter not in self._paid) else 0
-            for length, whole, n_min, found in zip(lengths, fixed, least, best, strict=True)
-        ]
-
-    def _verify_seconds(self, lengths: Sequence[int], prices: Prices) -> float:
-        """Return what decoding drafts of these lengths takes; see ``speculation.verify.decodes``."""
-        seconds = self.costs.verify.seconds
-        if not self._memory.one_ubatch:
-            return seconds(prices.n_entries + sum(lengths))
-        each = prices.n_entries / len(lengths)
-        groups = {length: lengths.count(length) for length in lengths}
-        return sum(seconds(round(n * (each + length))) for length, n in groups.items())
-
-    def _tried_rows(self, best: Sequence[Candidate | None], prices: Prices) -> list[int]:
-        """Verify a few rows of a draft to see what they cost now, if they were not measured for long."""
-        lengths = [0] * len(best)
-        i = max(range(len(best)), key=lambda i: found.path[0] if (found := best[i]) else 0.0)
-        candidate = best[i]
-        if candidate is None or candidate.drawn:
-            return lengths
-        losses = [
-            (prices.more_rows(k)[k] - sum(candidate.path[:k]) / prices.worth, k)
-            for k in range(1, min(_MOST_TRIED, len(candidate.path)) + 1)
-            if not self.costs.verify.is_fresh(prices.n_entries + k)
-            and sum(candidate.path[:k]) > _NEARLY * prices.worth * prices.more_rows(k)[k]
-        ]
-        if losses:
-            loss, k = min(losses)
-            if self._may_spend(prices.more_rows(k)[k]):
-                self.explored_seconds += max(loss, prices.more_rows(k)[k])
-                self._explores = True
-                lengths[i] = k
-        return lengths
-
-    def _proposals(
-        self,
-        requests: Sequence[DraftRequest],
-        best: Sequence[Candidate | None],
-        lengths: Sequence[int],
-        prices: Prices,
-    ) -> list[Proposal]:
-        other = prices.plain_seconds - self.costs.verify.seconds(prices.n_entries)
-        seconds = other + self._spent + self._verify_seconds(lengths, prices)
-        self._expected = seconds, prices.plain_seconds
-        proposals = []
-        for candidate, length, _request in zip(best, lengths, requests, strict=True):
-            plain = candidate is None or not length
-            drafter = None if candidate is None or plain else candidate.drafter
-            n_expected = 1.0 + (0.0 if candidate is None else sum(candidate.path[:length]))
-            expected = Expectation(drafter, length, n_expected, seconds, prices.plain_seconds, self._explores)
-            draft = Draft() if candidate is None or plain else candidate.draft
-            proposals.append(Proposal(draft.cut(length) if length < len(draft.tokens) else draft, drafter, expected))
-        return proposals
+    def _try_rows(self, market: Market, lengths: list[int]) -> None:
+        """Let a few rows be verified to see what they cost now, if that can be afforded."""
+        found = market.rows_to_try()
+        if found is not None and self._may_spend(found[2]):
+            i, lengths[i], seconds = found
+            self.explored_seconds += seconds
+            self._explores = True
 
     # Helpers
 
@@ -427,11 +296,3 @@ class Controller(Chain):
     def _as_paid(self, drafter: Drafter) -> PaidDrafter:
         self.acceptance.priors.setdefault(drafter.name, _HOPE)
         return PaidDrafter(drafter, self.costs, self.acceptance)
-
-    def _wanting(self, request: DraftRequest) -> DraftRequest:
-        """Return a request with signals, and with a budget within the longest draft."""
-        return wanting(request, min(request.budget, self.n_max))
-
-
-def _gain_of(candidate: Candidate | None) -> float:
-    return 0.0 if candidate is None else candidate.plan.gain
