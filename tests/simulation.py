@@ -127,6 +127,12 @@ class SimulatedDrafter:
     def accept(self, seq_id: int, n_accepted: int, *, own: bool) -> None:
         pass
 
+    def save_state(self, seq_id: int) -> bytes | None:  # noqa: ARG002 - the interface
+        return None
+
+    def load_state(self, seq_id: int, state: bytes) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

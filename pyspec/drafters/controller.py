@@ -42,7 +42,8 @@ _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth it
 _FADE = 0.98  # of the long run, per round
 _LONG_RUN = 10.0  # rounds that the long run has seen at the beginning
-_KEEP = 0.9  # of what a lookup took, per call
+_OFTEN = 3  # times that a lookup was slow
+_TIMED = 8  # each so many rounds, the lookups are timed one by one
 
 
 class Controller(Chain):
@@ -84,7 +85,8 @@ class Controller(Chain):
         self._clock = clock
         self._scores = Scores(self.acceptance)
         self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
-        self._lookup_seconds: dict[str, float] = {}
+        self._n_rounds = 0
+        self._n_slow: dict[str, int] = {}
         self._tokens = self._rounds = _LONG_RUN  # of the long run, in plain rounds
         self._expected: tuple[float, float] | None = None  # seconds of the round under way, and without drafts
         self._spent = 0.0  # on the drafts of the round under way
@@ -136,11 +138,10 @@ class Controller(Chain):
         for request in requests:
             self._scores.follow(request.seq_id, request.tokens, request.pending)
         market = self._opened(requests)
-        for drafter in self.drafters:
-            if drafter.name not in self._paid:
-                self._look_up(drafter, market)
+        self._look_up(market)
         for paid in self._paid.values():
-            self._ask_paid(paid, market)
+            if not paid.rests():
+                self._ask_paid(paid, market)
         lengths = market.lengths()
         if not any(lengths):
             self._try_rows(market, lengths)
@@ -149,9 +150,8 @@ class Controller(Chain):
         self._expected = seconds, market.prices.plain_seconds
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
-            if drafters and not proposal.draft.tokens:  # they will not hear of a decision
-                hooks = [getattr(drafter, "discard", None) for drafter in drafters]
-                run_all(functools.partial(hook, request.seq_id) for hook in hooks if hook is not None)
+            if drafters and not proposal.draft.tokens:
+                self._discard(drafters, request.seq_id)
         return proposals
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
@@ -187,25 +187,32 @@ class Controller(Chain):
 
     # Who drafts
 
-    def _look_up(self, drafter: Drafter, market: Market) -> None:
-        """Ask a drafter that costs next to nothing."""
-        name, requests = drafter.name, market.requests
-        asked = [i for i, request in enumerate(requests) if request.drafting.allows(name)]
-        if not asked:
-            return
-        began = self._clock()
-        drafts = self._ask(drafter, [wanting(requests[i], min(requests[i].budget, self.n_max)) for i in asked])
-        taken = self._clock() - began
-        self._spent += taken
-        known = self._lookup_seconds.get(name, 0.0)
-        known += (taken / len(asked) - known) * (1 - _KEEP)
-        self._lookup_seconds[name] = known
-        if known > _CHEAP * market.prices.plain_seconds:
-            self._paid[name] = self._as_paid(drafter)
-        for i, draft in zip(asked, drafts, strict=True):
-            if draft.tokens:
-                self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
-                market.add(i, drafter, draft, self.acceptance, market.prices.more_rows(len(draft.tokens)))
+    def _look_up(self, market: Market) -> None:
+        """Ask the drafters that cost next to nothing."""
+        requests = market.requests
+        wanted = [wanting(request, min(request.budget, self.n_max)) for request in requests]
+        began = before = self._clock()
+        self._n_rounds += 1
+        for drafter in self.drafters:
+            name = drafter.name
+            asked = [i for i, request in enumerate(requests) if request.drafting.allows(name)]
+            if name in self._paid or not asked:
+                continue
+            drafts = self._ask(drafter, [wanted[i] for i in asked])
+            for i, draft in zip(asked, drafts, strict=True):
+                if draft.tokens:
+                    self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
+                    market.add(i, drafter, draft, self.acceptance, market.prices.more_rows(len(draft.tokens)))
+            if self._n_rounds % _TIMED == 0:
+                before, taken = (now := self._clock()), now - before
+                self._count_slow(drafter, is_slow=taken > _CHEAP * market.prices.plain_seconds * len(asked))
+        self._spent += self._clock() - began
+
+    def _count_slow(self, drafter: Drafter, *, is_slow: bool) -> None:
+        """Count how often a lookup was slow; one that mostly is has to be worth its time from then on."""
+        n_slow = self._n_slow[drafter.name] = max(0, self._n_slow.get(drafter.name, 0) + (1 if is_slow else -1))
+        if n_slow >= _OFTEN:
+            self._paid[drafter.name] = self._as_paid(drafter)
 
     def _ask_paid(self, paid: PaidDrafter, market: Market) -> None:
         """Ask a drafter that costs time, where that is expected to be worth it."""
@@ -221,6 +228,7 @@ class Controller(Chain):
         offer, asked, loss = self._best_company(paid, limit, allowed, market)
         explores = loss >= 0.0
         if explores and not self._is_worth_trying(paid, asked, offer, loss, market):
+            paid.rest()
             return
         wanted = [paid.wanting(requests[i], offer) for i in asked]
         began = self._clock()
@@ -292,6 +300,12 @@ class Controller(Chain):
         bound = self._memory.bound if kind is RollbackKind.BOUNDED else 0
         again = self.costs.verify.seconds(2) - self.costs.verify.seconds(1)
         return Restoring(bound, self.costs.checkpoint, max(0.0, again))
+
+    @staticmethod
+    def _discard(drafters: Sequence[Drafter], seq_id: int) -> None:
+        """Tell drafters whose drafts are not verified, since they will not hear of a decision."""
+        hooks = [getattr(drafter, "discard", None) for drafter in drafters]
+        run_all(functools.partial(hook, seq_id) for hook in hooks if hook is not None)
 
     def _as_paid(self, drafter: Drafter) -> PaidDrafter:
         self.acceptance.priors.setdefault(drafter.name, _HOPE)

@@ -1,4 +1,4 @@
-"""The drafts of one round and what they are worth: which is the best for each sequence, and how much of it to verify."""
+"""The drafts of one round: which is the best for each sequence, and how much of it to verify."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Market:
         requests: Its sequences' requests.
         prices: What rows cost.
         restoring: What the target's memory costs when tokens are rejected.
+        verify: What decodes cost.
         together: All sequences are decoded at once; else those with drafts of one length are.
 
     Attributes:

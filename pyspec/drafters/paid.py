@@ -13,6 +13,7 @@ from pyspec.speculation.draft import Draft, Drafter, DraftRequest
 from pyspec.speculation.planning import Judge, Prices, Restoring
 
 _FIRST_GUESS = 0.3  # of a plain decode, per step, before anything was measured
+_RESTS = 8  # rounds
 _GOES_ON = 0.7  # of the sequences that draft together, per step: those that are left share what a step takes
 _KEEP = 0.95  # of the gains seen, per draft
 _STRENGTH = 5.0  # drafts that the reckoned gain counts for
@@ -61,6 +62,7 @@ class PaidDrafter:
         self._costs = costs
         self._cost = costs.draft(drafter.name)
         self._heeds_judge = bool(getattr(drafter, "heeds_judge", False))
+        self._n_rests = 0
         self._lasts = _LASTS
         self._stint = 0  # rounds since it caught up
         self._beyond: dict[int, tuple[float, float]] = {}  # gains beyond what was reckoned: sum and weight
@@ -68,7 +70,17 @@ class PaidDrafter:
     def begin(self, seq_id: int, n_tokens: int) -> None:
         """A new request starts, of which so many tokens are read."""
         self.heard[seq_id] = n_tokens
+        self._n_rests = 0
         self._beyond.pop(seq_id, None)
+
+    def rest(self) -> None:
+        """It is not worth a thought for the next few rounds."""
+        self._n_rests = _RESTS
+
+    def rests(self) -> bool:
+        """Return whether it is not worth a thought in this round."""
+        self._n_rests -= 1
+        return self._n_rests >= 0
 
     def offer(self, limit: int, n_sequences: int, prices: Prices, restoring: Restoring) -> Offer:
         """Return what drafts of up to ``limit`` tokens cost each of so many sequences."""
