@@ -64,6 +64,8 @@ def _checked(draft: Draft, name: str, budget: int) -> Draft:
     Raises:
         DrafterError: It is no draft, or a token is no integer.
     """
+    if isinstance(draft, Draft) and type(draft.tokens) is tuple and not draft.tokens:
+        return draft
     try:
         tokens = tuple(operator.index(token) for token in itertools.islice(draft.tokens, budget))
     except (TypeError, AttributeError) as error:

@@ -160,9 +160,9 @@ class Controller(Chain):
         if not outcomes:
             return
         seconds = outcomes[0].seconds
-        saved = any(outcome.n_checkpoint_bytes or outcome.rollback == "replay" for outcome in outcomes)
-        self.costs.take(decodes, seconds, saved=saved)
-        if any(decoded.reading for decoded in decodes):
+        trims = self._memory.rollback is RollbackKind.TRIM
+        saved = not trims and any(each.n_checkpoint_bytes or each.rollback == "replay" for each in outcomes)
+        if not self.costs.take(decodes, seconds, saved=saved):
             return
         self.played_seconds += seconds["total"]
         if expected is not None:

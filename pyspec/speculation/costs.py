@@ -259,16 +259,17 @@ class Costs:
             self.drafts[name] = DraftCost(self.level)
         return self.drafts[name]
 
-    def take(self, decodes: Sequence[Decoded], seconds: Mapping[str, float], *, saved: bool) -> None:
-        """Take in a round.
+    def take(self, decodes: Sequence[Decoded], seconds: Mapping[str, float], *, saved: bool) -> bool:
+        """Take in a round, and return whether it counts: one that reads prompts does not.
 
         Args:
             decodes: Its decodes.
             seconds: Its stages.
             saved: A checkpoint was taken or restored in it.
         """
-        if any(decoded.reading for decoded in decodes):
-            return
+        for decoded in decodes:
+            if decoded.reading:
+                return False
         for decoded in decodes:
             self.verify.observe(decoded.n_entries, decoded.seconds)
         rest = max(0.0, seconds["total"] - seconds["draft"] - seconds["verify"])
@@ -276,6 +277,7 @@ class Costs:
             self._saving = _taken_in(self._checkpoint, rest)
         else:
             self._other = _taken_in(self._overhead, rest)
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is known, for JSON."""
