@@ -40,8 +40,6 @@ _HOPE = 0.8  # chance of a token of a drafter that costs time, so that it can st
 _ADVANCE = 30  # plain rounds, whose share may be spent before they were played: trying early costs least
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth it
-_FADE = 0.98  # of the long run, per round
-_LONG_RUN = 10.0  # rounds that the long run has seen at the beginning
 _OFTEN = 3  # times that a lookup was slow
 _TIMED = 8  # each so many rounds, the lookups are timed one by one
 
@@ -87,8 +85,6 @@ class Controller(Chain):
         self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
         self._n_rounds = 0
         self._n_slow: dict[str, int] = {}
-        self._tokens = self._rounds = _LONG_RUN  # of the long run, in plain rounds
-        self._expected: tuple[float, float] | None = None  # seconds of the round under way, and without drafts
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
 
@@ -142,12 +138,10 @@ class Controller(Chain):
         for paid in self._paid.values():
             if not paid.rests():
                 self._ask_paid(paid, market)
-        lengths = market.lengths()
-        if not any(lengths):
-            self._try_rows(market, lengths)
-        other = market.prices.plain_seconds - self.costs.verify.seconds(market.prices.n_entries)
-        seconds = market.verify_seconds(lengths) + self._spent + other
-        self._expected = seconds, market.prices.plain_seconds
+        beside = self._spent + self.costs.overhead
+        lengths = market.lengths(beside)
+        self._try_rows(market, lengths)
+        seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
             if drafters and not proposal.draft.tokens:
@@ -156,7 +150,6 @@ class Controller(Chain):
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
         """Learn from a round what it cost."""
-        expected, self._expected = self._expected, None
         if not outcomes:
             return
         seconds = outcomes[0].seconds
@@ -165,15 +158,6 @@ class Controller(Chain):
         if not self.costs.take(decodes, seconds, saved=saved):
             return
         self.played_seconds += seconds["total"]
-        if expected is not None:
-            n_emitted = sum(len(outcome.emitted) for outcome in outcomes)
-            self._tokens = _FADE * self._tokens + n_emitted / len(outcomes)
-            self._rounds = _FADE * self._rounds + expected[0] / expected[1]
-
-    @property
-    def speedup(self) -> float:
-        """What the drafts gain over plain decoding in the long run, at least 1."""
-        return max(1.0, self._tokens / self._rounds)
 
     def _may_spend(self, seconds: float) -> bool:
         """Return whether so much may be spent on trying something."""
@@ -182,7 +166,7 @@ class Controller(Chain):
 
     def _opened(self, requests: Sequence[DraftRequest]) -> Market:
         verify, memory = self.costs.verify, self._memory
-        prices = Prices(verify, requests[0].n_entries, len(requests), self.speedup, self.costs.overhead)
+        prices = Prices(verify, requests[0].n_entries, len(requests), self.costs.overhead)
         return Market(requests, prices, self._restoring, verify, together=not memory.one_ubatch)
 
     # Who drafts
@@ -205,7 +189,7 @@ class Controller(Chain):
                     market.add(i, drafter, draft, self.acceptance, market.prices.more_rows(len(draft.tokens)))
             if self._n_rounds % _TIMED == 0:
                 before, taken = (now := self._clock()), now - before
-                self._count_slow(drafter, is_slow=taken > _CHEAP * market.prices.plain_seconds * len(asked))
+                self._count_slow(drafter, is_slow=taken > _CHEAP * market.prices.base.seconds * len(asked))
         self._spent += self._clock() - began
 
     def _count_slow(self, drafter: Drafter, *, is_slow: bool) -> None:
@@ -238,16 +222,18 @@ class Controller(Chain):
         paid.took(wanted, drafts, seconds, offer)
         gained = 0.0
         for i, draft in zip(asked, drafts, strict=True):
-            former, gain = market.gain(i), 0.0
+            former, plan = market.gain(i), None
             if draft.tokens:
                 self._scores.watch(requests[i].seq_id, drafter.name, requests[i].position, draft)
-                least = requests[i].drafting.n_min or 0
-                gain = market.add(i, drafter, draft, self.acceptance, offer.extra, least=least)
-            paid.gained(requests[i], draft, gain, offer)
-            gained += max(0.0, gain - former)
+                least, spent = max(1, requests[i].drafting.n_min or 0), seconds / len(asked)
+                plan = market.add(
+                    i, drafter, draft, self.acceptance, offer.extra, base=offer.base, least=least, spent=spent
+                )  # fmt: skip
+            paid.gained(requests[i], draft, plan, offer)
+            gained += max(0.0, (0.0 if plan is None else plan.gain) - former)
         if explores:
             self._explores = True
-            self.explored_seconds += max(0.0, seconds - gained / market.prices.worth)
+            self.explored_seconds += max(0.0, seconds - gained / market.prices.base.rate)
 
     def _best_company(
         self, paid: PaidDrafter, limit: int, allowed: Sequence[int], market: Market
@@ -261,7 +247,9 @@ class Controller(Chain):
         n, left = len(allowed), allowed
         while True:
             offer = paid.offer(limit, n, market.prices, market.restoring)
-            losses = sorted((market.gain(i) - paid.gain(market.requests[i], offer), i) for i in left)[:n]
+            losses = sorted(
+                (market.gain(i) - paid.gain(market.requests[i], offer, market.worth(i)), i) for i in left
+            )[:n]  # fmt: skip
             left = [i for _loss, i in losses]
             found.append((sum(loss for loss, _i in losses), offer, left))
             if n == 1:
@@ -277,13 +265,12 @@ class Controller(Chain):
         """Return whether a drafter may be better than it seems, and trying it can be afforded."""
         requests = market.requests
         waiting = sum(paid.waiting(requests[i], offer) for i in asked)
-        return self._may_spend(loss / offer.worth + waiting) and (
-            sum(paid.hope(requests[i], offer) - market.gain(i) for i in asked) > 0.0
-        )
+        hope = sum(paid.hope(requests[i], offer, market.worth(i)) - market.gain(i) for i in asked)
+        return hope > 0.0 and self._may_spend(loss / offer.base.rate + waiting)
 
     def _try_rows(self, market: Market, lengths: list[int]) -> None:
-        """Let a few rows be verified to see what they cost now, if that can be afforded."""
-        found = market.rows_to_try()
+        """Let other rows be verified to see what they cost now, if that can be afforded."""
+        found = market.rows_to_try(lengths)
         if found is not None and self._may_spend(found[2]):
             i, lengths[i], seconds = found
             self.explored_seconds += seconds

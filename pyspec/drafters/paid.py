@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest
-from pyspec.speculation.planning import Judge, Prices, Restoring
+from pyspec.speculation.planning import Base, Judge, Plan, Prices, Restoring, best_prefix
 
 _FIRST_GUESS = 0.3  # of a plain decode, per step, before anything was measured
 _RESTS = 8  # rounds
@@ -27,17 +27,17 @@ class Offer(NamedTuple):
 
     Attributes:
         n_sequences: How many draft.
+        base: A sequence's part of the round without drafts.
         extra: Seconds to verify, [limit + 1].
         steps: Seconds to draft, [limit + 1].
-        worth: Tokens per second.
         restoring: What the memory costs.
         catching_up: Returns the seconds to read so many tokens before the first step.
     """
 
     n_sequences: int
+    base: Base
     extra: Sequence[float]
     steps: Sequence[float]
-    worth: float
     restoring: Restoring
     catching_up: Callable[[int], float]
 
@@ -64,6 +64,7 @@ class PaidDrafter:
         self._heeds_judge = bool(getattr(drafter, "heeds_judge", False))
         self._n_rests = 0
         self._lasts = _LASTS
+        self._rate = 1.0  # of the rounds that it drafts in, compared with plain ones
         self._stint = 0  # rounds since it caught up
         self._beyond: dict[int, tuple[float, float]] = {}  # gains beyond what was reckoned: sum and weight
 
@@ -93,26 +94,27 @@ class PaidDrafter:
             active *= _GOES_ON
         return Offer(
             n_sequences,
+            Base(1, 1 / prices.base.rate),
             prices.shared(limit, n_sequences),
             steps,
-            prices.worth,
             restoring,
             lambda n_tokens: self._catching_up(n_tokens, prices),
         )
 
-    def gain(self, request: DraftRequest, offer: Offer) -> float:
-        """Return the tokens that asking is expected to gain, its own time paid.
+    def gain(self, request: DraftRequest, offer: Offer, worth: float) -> float:
+        """Return the tokens that asking is expected to gain, its own time paid, when a second is worth so many.
 
         It is reckoned from the chances of a draft of the best length. What its drafts gained beyond that lately is
         added: they are stopped where they become doubtful, which no reckoning beforehand knows.
         """
         total, weight = self._beyond.get(request.seq_id, (0.0, 0.0))
-        waiting = offer.worth * self.waiting(request, offer) / max(self._lasts, self._stint)
-        return self._reckoned(request, offer) + total / (weight + _STRENGTH) - waiting
+        waiting = worth * self.waiting(request, offer) / max(self._lasts, self._stint)
+        reckoned = self._reckoned(request, offer).gain_at(worth, offer.base.rate)
+        return reckoned + total / (weight + _STRENGTH) - waiting
 
-    def hope(self, request: DraftRequest, offer: Offer) -> float:
+    def hope(self, request: DraftRequest, offer: Offer, worth: float) -> float:
         """Return what it would gain if it were as good as it may be, once it has caught up."""
-        return self._reckoned(request, offer, hopeful=True)
+        return self._reckoned(request, offer, hopeful=True).gain_at(worth, offer.base.rate)
 
     def waiting(self, request: DraftRequest, offer: Offer) -> float:
         """Return the seconds that its model needs to read what it has missed."""
@@ -122,12 +124,16 @@ class PaidDrafter:
         """Return the request to ask with."""
         limit = min(request.budget, len(offer.steps) - 1)
         seq_id, name, acceptance = request.seq_id, self.drafter.name, self._acceptance
+        reckoned = self._reckoned(request, offer)
         if not self._heeds_judge:
-            gains = self._gains(request, offer)
-            return wanting(request, 1 + max(range(len(gains)), key=gains.__getitem__))
-        chances = acceptance.expected(seq_id, name, limit)
+            return wanting(request, reckoned.length)
+        worth = max(offer.base.rate, reckoned.rate, self._rate * offer.base.rate)
         judge = Judge(
-            lambda signal, i: acceptance.chance(seq_id, name, signal, i), chances, offer.extra, offer.steps, offer.worth
+            lambda signal, i: acceptance.chance(seq_id, name, signal, i),
+            acceptance.expected(seq_id, name, limit),
+            offer.extra,
+            offer.steps,
+            worth,
         )
         return wanting(request, limit, judge)
 
@@ -144,37 +150,32 @@ class PaidDrafter:
         for request, draft in zip(requests, drafts, strict=True):
             self.heard[request.seq_id] = request.position + 1 + len(draft.tokens)
 
-    def gained(self, request: DraftRequest, draft: Draft, gain: float, offer: Offer) -> None:
+    def gained(self, request: DraftRequest, draft: Draft, plan: Plan | None, offer: Offer) -> None:
         """Take in what verifying a draft gains, now that it is there.
 
         Args:
             request: What it answers.
             draft: The draft.
-            gain: Tokens, its own time not paid.
+            plan: How much of it would be verified; None if it is empty.
             offer: What was reckoned with.
         """
-        paid = offer.worth * offer.steps[max(1, len(draft.tokens))]
+        plain, steps = offer.base.rate, offer.steps[max(1, len(draft.tokens))]
+        gain = (plan.gain if plan is not None else 0.0) - plain * steps
         total, weight = self._beyond.get(request.seq_id, (0.0, 0.0))
-        beyond = gain - paid - self._reckoned(request, offer)
+        beyond = gain - self._reckoned(request, offer).gain
         self._beyond[request.seq_id] = _KEEP * total + beyond, _KEEP * weight + 1.0
+        rate = plan.rate if plan is not None else 1 / (offer.base.seconds + steps)
+        self._rate += (rate / plain - self._rate) * (1 - _KEEP)
 
-    def _reckoned(self, request: DraftRequest, offer: Offer, *, hopeful: bool = False) -> float:
-        """Return what a draft of the best length gains, which may be less than nothing."""
-        return max(self._gains(request, offer, hopeful=hopeful), default=0.0)
-
-    def _gains(self, request: DraftRequest, offer: Offer, *, hopeful: bool = False) -> list[float]:
-        """Return what drafts of 1, 2, ... tokens gain."""
+    def _reckoned(self, request: DraftRequest, offer: Offer, *, hopeful: bool = False) -> Plan:
+        """Return what a draft of the best length brings, its own time paid; that may be less than nothing."""
         limit = min(request.budget, len(offer.steps) - 1)
         missing = self._missing(request)
         chances = self._acceptance.expected(
             request.seq_id, self.drafter.name, limit, n_stale=missing, hopeful=hopeful
         )  # fmt: skip
-        gains, together = [], 0.0
-        for k, chance in enumerate(accumulate(chances, mul), 1):
-            together += chance
-            cost = offer.extra[k] + offer.steps[k] + offer.restoring.seconds(k, chance, together)
-            gains.append(together - offer.worth * cost)
-        return gains
+        both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
+        return best_prefix(list(accumulate(chances, mul)), both, offer.base, offer.restoring, always=True)
 
     def _missing(self, request: DraftRequest) -> int:
         """Return how many tokens its model has not read."""
@@ -182,7 +183,7 @@ class PaidDrafter:
 
     def _seconds(self, n_steps: int, n_sequences: int, prices: Prices) -> float:
         known = self._cost.seconds(n_steps, n_sequences, self._costs.verify)
-        return known or _FIRST_GUESS * n_steps * prices.plain_seconds
+        return known or _FIRST_GUESS * n_steps * prices.base.seconds
 
     def _catching_up(self, n_tokens: int, prices: Prices) -> float:
         """Return the seconds to read tokens: they grow like the target's with its rows."""

@@ -34,7 +34,8 @@ _MATCH = 100
 
 _KEEP_ALL, _KEEP_OWN = 0.998, 0.97  # of the counts, per token
 _KEEP_STALE = 0.99  # of the request's own counts, per token since the drafter was asked
-_STRENGTH_ALL, _STRENGTH_OWN = 8.0, 20.0  # tokens that a prior counts for
+_STRENGTH_ALL, _STRENGTH_OWN = 8.0, 8.0  # tokens that a prior counts for
+_STRENGTH_OWN_HOPE = 20.0  # the same, for drafters with a prior of their own: giving them up too soon is not made good
 _STRENGTH_HOPE = 20.0  # the same, for the first place: a good drafter may begin badly
 _STRENGTH_PLACE = 48.0  # the same, where the prior is what the place before has
 
@@ -163,7 +164,9 @@ class Acceptance:
     ) -> float:
         every, mine = self._all.get(key), None if own is None else own.get(key)
         mean = prior if every is None else every.mean(prior, strength)
-        return mean if mine is None else mine.mean(mean, _STRENGTH_OWN, weight)
+        if mine is None:
+            return mean
+        return mine.mean(mean, _STRENGTH_OWN_HOPE if key[0] in self.priors else _STRENGTH_OWN, weight)
 
     def _known(self, own: dict[Bin, _Counts], key: Bin) -> float:
         """Return how many tokens an estimate rests on, its prior included."""

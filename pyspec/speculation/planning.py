@@ -1,11 +1,15 @@
 """How much to draft and to verify: the arithmetic of the controller. Nothing here has state but the judge of a draft.
 
-Everything is weighed in tokens. Time is turned into tokens by its *worth*, the tokens per second that the best policy
-makes in the long run: a row is worth verifying when the tokens expected of it are more than what its time is worth.
+A length is chosen by its *rate*, the tokens that the round is expected to emit by the seconds that it is expected to
+take. It is enumerated, because the seconds of a decode grow in steps::
 
-    gain(k) = P_1 + ... + P_k - worth * (extra seconds of k rows)          P_i: tokens 1 to i are all accepted
+    rate(k) = (n + P_1 + ... + P_k) / (plain + extra seconds of k rows)      P_i: tokens 1 to i are all accepted
+                                                                             n sequences, plain: seconds without drafts
 
-``k`` is enumerated, because the seconds of a decode grow in steps.
+Rates of one round are compared, and not with the average of all rounds: what a round leaves, the next ones have to
+emit, and they go about as fast. So a long draft in a text that repeats is right even if other texts go faster.
+
+What a drafter *gains* is reckoned in tokens, its time at the worth that it has in plain decoding.
 """
 
 from __future__ import annotations
@@ -20,13 +24,35 @@ _LEAST = 1e-3  # chances below it are not worth a thought
 
 
 class Plan(NamedTuple):
-    """A length, and the tokens that it gains over no draft at all."""
+    """A length, and what it brings.
+
+    Attributes:
+        length: Tokens.
+        gain: Tokens that it gains over no draft at all, when a second is worth what plain decoding makes of it.
+        seconds: What it costs.
+        rate: Tokens per second of the round.
+    """
 
     length: int
     gain: float
+    seconds: float
+    rate: float
+
+    def gain_at(self, worth: float, plain: float) -> float:
+        """Return the gain when a second is worth so many tokens, instead of what it is in plain decoding."""
+        return self.gain - (worth - plain) * self.seconds
 
 
-NOTHING = Plan(0, 0.0)
+class Base(NamedTuple):
+    """A round without drafts: the tokens it emits and the seconds it takes."""
+
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
 
 
 class Restoring(NamedTuple):
@@ -59,29 +85,41 @@ TRIMS = Restoring()
 
 
 def best_prefix(
-    path: Sequence[float], extra: Sequence[float], worth: float, restoring: Restoring = TRIMS, *, least: int = 0
+    path: Sequence[float],
+    extra: Sequence[float],
+    base: Base,
+    restoring: Restoring = TRIMS,
+    *,
+    least: int = 1,
+    spent: float = 0.0,
+    always: bool = False,
 ) -> Plan:
     """Return how much of a draft to verify.
 
     Args:
         path: Chance of each token and all before it, [n_tokens].
         extra: Seconds that 0, 1, ... rows add to the round, [at least n_tokens + 1].
-        worth: Tokens per second.
+        base: The round without drafts.
         restoring: What the memory costs.
         least: Shorter lengths are not allowed, apart from 0.
+        spent: Seconds that were spent on the draft already.
+        always: The best length that is not 0, even if no draft at all would be better.
 
     Example:
-        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], worth=100.0)  # 0.9 - 1.0, or 1.4 - 1.1
-        Plan(length=2, gain=0.2999999999999998)
+        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], Base(1, 0.010)).length  # rates 100, 95 and 114
+        2
     """
-    best, together = NOTHING, 0.0
+    plain = base.rate
+    best = Plan(0, 0.0, 0.0, base.tokens / (base.seconds + spent))
+    together, found = 0.0, always and bool(path)
     for k, chance in enumerate(path, 1):
         together += chance
         if k < least:
             continue
-        gain = together - worth * (extra[k] + restoring.seconds(k, chance, together))
-        if gain > best.gain:
-            best = Plan(k, gain)
+        seconds = extra[k] + restoring.seconds(k, chance, together)
+        rate = (base.tokens + together) / (base.seconds + spent + seconds)
+        if found or rate > best.rate:
+            best, found = Plan(k, together - plain * seconds, seconds, rate), False
     return best
 
 
@@ -89,44 +127,44 @@ def best_lengths(
     paths: Sequence[Sequence[float]],
     fixed: Sequence[bool],
     seconds: Callable[[Sequence[int]], float],
-    worth: float,
     restoring: Restoring = TRIMS,
 ) -> list[int]:
     """Return how much of each sequence's draft to verify, when they share the decode.
 
-    The rows of all sequences are taken in the order of their chances, and the number of rows with the largest gain
-    wins. Chances fall along a draft, so what is taken of it is always its beginning.
+    The rows of all sequences are taken in the order of their chances, and the number of rows with the best rate wins.
+    Chances fall along a draft, so what is taken of it is always its beginning.
 
     Args:
         paths: Per sequence the chance of each token and all before it.
         fixed: Per sequence whether its draft is verified as it is. Drawn drafts are, see ``rejection.py``.
-        seconds: Returns the seconds of a decode with drafts of these lengths.
-        worth: Tokens per second.
+        seconds: Returns the seconds of the round with drafts of these lengths.
         restoring: What the memory costs.
     """
     lengths = [len(path) if whole else 0 for path, whole in zip(paths, fixed, strict=True)]
+    sums = [sum(path) if whole else 0.0 for path, whole in zip(paths, fixed, strict=True)]
     rows = sorted(
         ((-chance, k, i) for i, path in enumerate(paths) if not fixed[i] for k, chance in enumerate(path, 1)),
         key=lambda row: (row[0], row[1]),
     )
-    best, best_gain = list(lengths), -worth * seconds(lengths)
-    sums, lost = [0.0] * len(paths), [0.0] * len(paths)
+    best, best_rate = list(lengths), (len(paths) + sum(sums)) / seconds(lengths)
+    lost = [0.0] * len(paths)
     for chance, k, i in rows:
         if -chance < _LEAST:
             break
         lengths[i] = k
         sums[i] -= chance
         lost[i] = restoring.seconds(k, -chance, sums[i])
-        gain = sum(sums) - worth * (seconds(lengths) + sum(lost))
-        if gain > best_gain:
-            best, best_gain = list(lengths), gain
+        rate = (len(paths) + sum(sums)) / (seconds(lengths) + sum(lost))
+        if rate > best_rate:
+            best, best_rate = list(lengths), rate
     return best
 
 
 class Judge:
     """Decides after each drafted token whether another one is worth its time; see ``DraftRequest.judge``.
 
-    Drafting goes on when some longer draft is expected to gain more than the best part of what is there.
+    Drafting goes on when some longer draft is expected to gain more than the best part of what is there. Here a second
+    is worth what the drafter usually makes of it, since each round of this text can have a draft of it.
 
     Args:
         chance: Returns the chance of the token with this number, given its signal.
@@ -177,23 +215,20 @@ class Prices:
         verify: Seconds of a decode.
         n_entries: Entries of the round's decode without drafts.
         n_sequences: Its sequences.
-        speedup: What the policy gains over plain decoding in the long run.
         other: Seconds of a round beside decodes and drafts.
 
     Attributes:
         n_entries: See above.
-        plain_seconds: Seconds of the round without drafts.
-        worth: Tokens per second.
+        base: The round without drafts.
     """
 
-    __slots__ = ("_extra", "_seconds", "n_entries", "plain_seconds", "worth")
+    __slots__ = ("_extra", "_seconds", "base", "n_entries")
 
-    def __init__(self, verify: CostCurve, n_entries: int, n_sequences: int, speedup: float, other: float) -> None:
+    def __init__(self, verify: CostCurve, n_entries: int, n_sequences: int, other: float) -> None:
         self._seconds = verify.seconds
         self._extra: list[float] = [0.0]
         self.n_entries = n_entries
-        self.plain_seconds = verify.seconds(n_entries) + other
-        self.worth = speedup * n_sequences / (verify.seconds(n_sequences) + other)
+        self.base = Base(n_sequences, verify.seconds(n_entries) + other)
 
     def more_rows(self, n_rows: int) -> list[float]:
         """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
