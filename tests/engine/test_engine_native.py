@@ -215,7 +215,7 @@ def test_a_stream_left_midway_leaves_no_trace(engine: Any, types: str) -> None:
                 next(stream)
             if leave == "close":
                 stream.close()
-                assert stream.result.finish in (Finish.CANCELLED, None)
+                assert stream.result.finish in (Finish.CANCELLED, Finish.LENGTH, None)  # it may have run to its end
             elif leave == "with":
                 with stream:
                     pass

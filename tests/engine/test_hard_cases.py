@@ -125,7 +125,7 @@ def test_text_held_back_for_a_stop_string_is_there_after_closing(open_zoo: OpenZ
         for _chunk in range(3):
             next(stream)
         stream.close()
-    assert len(stream.result.tokens) == 3
+    assert len(stream.result.tokens) >= 3  # the engine does not wait for who reads
     assert stream.result.text
     assert whole.text.startswith(stream.result.text)
 
