@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from pyspec.config import SamplingConfig
 from pyspec.drafters import Chain
 from pyspec.drafters.choosing import Sampling
+from pyspec.drafters.controller import Controller
 from pyspec.drafters.ngram_simple import NgramSimple
 from pyspec.drafters.suffix import Suffix
 from pyspec.engine.generation import Generation, Mailbox, Reply
@@ -21,6 +23,7 @@ from pyspec.engine.result import Observer, RunInfo
 from pyspec.engine.scheduler import Scheduler
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import AcceptRule, Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
+from pyspec.speculation.costs import CostCurve, Costs, Decoded, Level
 from pyspec.speculation.draft import Drafter
 from tests.fake_sampling import FakeSampler
 from tests.fakes import FakeTarget, Fuse, Logits, Row
@@ -111,13 +114,15 @@ class Table:
         fuse: Shared by everything but the draft model, whose points are those of ``draft_fuse``.
         draft_fuse: See ``fuse``.
         rule: Who decides about drafts.
+        costs: Rows to seconds of a machine; with it a controller chooses among the drafters.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a table is set with
         self,
         requests: SequenceOf[Request],
         drafters: SequenceOf[DrafterSpec] = (),
         *,
+        costs: Mapping[int, float] | None = None,
         machine: Machine | None = None,
         seq_ids: SequenceOf[int] = (),
         fuse: Fuse | None = None,
@@ -144,7 +149,8 @@ class Table:
         self.seats = [Seat(request, seq_id, self.fuse, rule) for request, seq_id in zip(requests, ids, strict=True)]
         self.futures: dict[int, SequenceOf[int]] = {seat.seq_id: _Future(seat) for seat in self.seats}
         self.draft_target: FakeTarget | None = None
-        self.chain = Chain([self._made(spec, i) for i, spec in enumerate(drafters)])
+        made = [self._made(spec, i) for i, spec in enumerate(drafters)]
+        self.chain = Chain(made) if costs is None else TimedController(made, self.target, costs)
         self.rule = rule.rule
 
     def _made(self, spec: DrafterSpec, i: int) -> Drafter:
@@ -234,6 +240,21 @@ class Table:
         """Every sequence gave what plain decoding gives."""
         for seat in self.seats:
             seat.check_end(self.target.n_ctx_seq)
+
+
+class TimedController(Controller):
+    """A controller for which decodes and drafts take what a table says, so that it always decides alike."""
+
+    def __init__(self, drafters: SequenceOf[Drafter], target: FakeTarget, costs: Mapping[int, float]) -> None:
+        ticks = itertools.count()
+        super().__init__(drafters, target.memory, costs=Costs(costs), clock=lambda: 1e-5 * next(ticks))
+        self._curve = CostCurve(Level(), costs)
+
+    def played(self, decodes: SequenceOf[Decoded], outcomes: SequenceOf[Outcome]) -> None:
+        timed = [decoded._replace(seconds=self._curve.seconds(decoded.n_entries)) for decoded in decodes]
+        verify = sum(decoded.seconds for decoded in timed)
+        seconds = {"draft": 1e-5, "verify": verify, "accept": 0.0, "rollback": 0.0, "total": verify + 2e-5}
+        super().played(timed, [outcome._replace(seconds=seconds) for outcome in outcomes])
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import pyspec
-from pyspec.cli import generate, info, models, ngram_cache, probe, serve
+from pyspec.cli import generate, info, models, ngram_cache, probe, serve, trace
 from pyspec.cli.failing import CommandGroup, Settings, one_line
 from pyspec.cli.logs import DebugFlag, LogLevelFlag, VerboseFlag, start_logging
 from pyspec.errors import PyspecError
@@ -34,6 +34,7 @@ app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.add_typer(models.app)
 app.add_typer(ngram_cache.app)
+app.add_typer(trace.app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's form

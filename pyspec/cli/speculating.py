@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from pyspec.speculation.config import Speculation
 
 ANY_MODEL = "draft-*"  # every drafter with a model; as a drafter's name, the one that the draft model is made for
+_N_MAX = "--spec-draft-n-max"
 
 # field: (flag, drafter, its option)
 _DRAFTER_OPTIONS = {
-    "draft_n_max": ("--spec-draft-n-max", ANY_MODEL, "n_max"),
+    "draft_n_max": (_N_MAX, ANY_MODEL, "n_max"),
     "draft_n_min": ("--spec-draft-n-min", ANY_MODEL, "n_min"),
     "draft_p_min": ("--spec-draft-p-min", ANY_MODEL, "p_min"),
     "draft_sampling": ("--spec-draft-sampling", ANY_MODEL, "sampling"),
@@ -119,12 +120,12 @@ class SpeculationOptions:
         typer.Option(
             "--spec-type",
             metavar="LIST",
-            help="Drafters separated by commas, see `pyspec info`; none: plain decoding."
-            " A draft model brings the drafter along that it is made for.",
+            help="Drafters separated by commas, see `pyspec info`; none: plain decoding; auto: what is best, round by"
+            " round. A draft model brings the drafter along that it is made for.",
         ),
     ] = None
     draft_n_max: Annotated[
-        int | None, typer.Option("--spec-draft-n-max", metavar="N", help="Longest draft of a draft model (3).")
+        int | None, typer.Option(_N_MAX, metavar="N", help="Longest draft of a draft model (3); with auto, of any (8).")
     ] = None
     draft_n_min: Annotated[
         int | None, typer.Option("--spec-draft-n-min", metavar="N", help="Shorter drafts are not verified (0).")
@@ -253,23 +254,28 @@ class SpeculationOptions:
             typer.BadParameter: One is not installed, or an option is given for one that is not among them.
         """
         from pyspec import drafters  # noqa: PLC0415 - --help does without
-        from pyspec.speculation.config import Speculation  # noqa: PLC0415
+        from pyspec.drafters.automatic import LOOKUPS  # noqa: PLC0415
+        from pyspec.drafters.registry import is_available  # noqa: PLC0415
+        from pyspec.speculation.config import AUTO, Speculation  # noqa: PLC0415
 
         self._rule()  # is refused here when it is wrong, before a model is loaded
         _numbers(self.synth_rates)
         with wrong_usage(flag="--spec-type"):
-            names = Speculation(self.spec_type if self.spec_type is not None else "none").names
+            asked = Speculation(self.spec_type if self.spec_type is not None else "none")
+        names = asked.names
         for name in names:
             if name not in drafters.names():
                 near = difflib.get_close_matches(name, drafters.names(), 1)
                 hint = f" Did you mean {near[0]}?" if near else ""
                 msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
-        wants_model = draft_model is not None and (names or self.spec_type is None)
+        wants_model = draft_model is not None and (asked.auto or names or self.spec_type is None)
         if wants_model and not any(name.startswith("draft-") for name in names):
             names = (*names, ANY_MODEL)
+        if asked.auto:
+            names = (AUTO, *(name for name in LOOKUPS if is_available(name)), *names)
         for flag, drafter, _option in () if self.spec_type == "none" else self._given():  # off: nothing to set
-            if not any(_is(name, drafter) for name in names):
+            if not any(_is(name, drafter) for name in names) and not (asked.auto and flag == _N_MAX):
                 whose = "a draft model (give one with -md)" if drafter == ANY_MODEL else drafter
                 msg = f"it belongs to {whose}, which is not among the drafters ({', '.join(names) or 'none'})."
                 raise typer.BadParameter(msg, param_hint=flag)
@@ -277,14 +283,15 @@ class SpeculationOptions:
 
     def speculation(self, names: tuple[str, ...], draft_model: Model | None) -> Speculation:
         """Return the settings of the drafters ``names``."""
-        from pyspec.speculation.config import Speculation  # noqa: PLC0415
+        from pyspec.speculation.config import AUTO, Speculation  # noqa: PLC0415
         from pyspec.speculation.detection import drafter_for  # noqa: PLC0415
 
         found = [drafter_for(draft_model) if name == ANY_MODEL and draft_model else name for name in names]
         options: dict[str, dict[str, Any]] = {}
-        for (_flag, drafter, option), value in self._given().items() if names else ():
+        auto = AUTO in names
+        for (flag, drafter, option), value in self._given().items() if names else ():
             for name in found:
-                if _is(name, drafter):
+                if _is(name, drafter) and not (auto and flag == _N_MAX):
                     options.setdefault(name, {})[option] = value
         return Speculation(
             found or "none",
@@ -293,6 +300,7 @@ class SpeculationOptions:
             rule=self._rule(),
             synthetic_rates=_numbers(self.synth_rates),
             synthetic_length=self.synth_length,
+            n_max=self.draft_n_max if auto else None,
         )
 
     def _rule(self) -> str:

@@ -7,7 +7,7 @@ import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,10 @@ from pyspec.speculation.draft import (
 )
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.stats import DrafterStats
+
+if TYPE_CHECKING:
+    from pyspec.speculation.costs import Decoded
+    from pyspec.speculation.round import Outcome
 
 Rows = Mapping[int, npt.NDArray[np.float32]]
 
@@ -122,9 +126,8 @@ class Chain:
                 continue
             drafts = self._ask(drafter, [requests[i] for i in asked])
             for i, draft in zip(asked, drafts, strict=True):
-                kept = without_rows(draft) if self._rows.get(requests[i].seq_id) else draft
-                if kept.tokens:
-                    proposals[i] = Proposal(kept, drafter.name)
+                if draft.tokens:
+                    proposals[i] = Proposal(draft, drafter.name)
             waiting = [i for i in waiting if proposals[i] is NO_DRAFT]
         return proposals
 
@@ -136,6 +139,9 @@ class Chain:
     def discard(self, seq_id: int) -> None:
         """Tell the drafters that care that the round was undone."""
         run_all(functools.partial(self._discard, drafter, seq_id) for drafter in self.drafters)
+
+    def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
+        """A round is over. Nothing is chosen here by what it cost."""
 
     def save_state(self, seq_id: int) -> dict[str, bytes]:
         """Return the states of the drafters that have one, by name."""
@@ -200,7 +206,13 @@ class Chain:
                 stats.n_asked += 1
         with self._call(drafter, "draft", [request.seq_id for request in requests]):
             drafts = drafter.draft(requests)
-        return checked_drafts(drafts, requests, drafter)
+        checked = checked_drafts(drafts, requests, drafter)
+        if any(self._rows.get(request.seq_id) for request in requests):
+            return [
+                without_rows(draft) if self._rows.get(request.seq_id) else draft
+                for draft, request in zip(checked, requests, strict=True)
+            ]
+        return checked
 
     def _call(self, drafter: Drafter, stage: str, sequences: Iterable[int]) -> _Call:
         counters = [counters for seq_id in sequences for counters in self._counters(drafter, seq_id)]

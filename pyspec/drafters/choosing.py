@@ -15,6 +15,7 @@ from pyspec.speculation.noise import Stream, uniform
 from pyspec.speculation.target import TargetRows
 
 N_CANDIDATES = 10  # a token's draft probability is its share of the ten best, as in llama.cpp
+SURE = 1.0 - 1e-9  # the largest signal of a share; from 1 on they are lengths of matches
 
 Sampling = Literal["greedy", "probabilistic", "coupled"]
 
@@ -25,10 +26,12 @@ class Choice(NamedTuple):
     Attributes:
         token: Its id.
         candidates: The distribution it was drawn from; None when it was not drawn.
+        signal: How sure the draft model is: the best candidate's share, whichever was drawn. None if nobody asked.
     """
 
     token: int
     candidates: Candidates | None
+    signal: float | None = None
 
 
 class Chooser:
@@ -70,7 +73,7 @@ class Chooser:
             p_min: Instead of the chooser's own.
         """
         least = self.least(request) if p_min is None else p_min
-        if not self._draws(request) and least == 0.0:
+        if not self._draws(request) and least == 0.0 and not request.wants_signals:
             return self._legal(Choice(rows.argmax(i), None))
         return self.of_candidates(*rows.top_k(i, N_CANDIDATES), request, position, p_min=least)
 
@@ -85,15 +88,17 @@ class Chooser:
     ) -> Choice | None:
         """Choose among candidates, both [k]; see ``choose``."""
         best = int(np.argmax(logits))
-        if float(shares(logits)[best]) < (self.least(request) if p_min is None else p_min):
+        share = float(shares(logits)[best])
+        if share < (self.least(request) if p_min is None else p_min):
             return None
+        signal = min(share, SURE) if request.wants_signals else None
         if not self._draws(request):
-            return self._legal(Choice(int(tokens[best]), None))
+            return self._legal(Choice(int(tokens[best]), None, signal))
         legal = tokens < self._n_vocab
         if not legal.any():
             return None
         candidates = Candidates(tokens[legal], shares(logits[legal], request.temperature))
-        return Choice(self._drawn(candidates, request.seed or 0, position), candidates)
+        return Choice(self._drawn(candidates, request.seed or 0, position), candidates, signal)
 
     def _draws(self, request: DraftRequest) -> bool:
         return self.sampling != "greedy" and request.temperature > 0.0

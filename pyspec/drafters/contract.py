@@ -55,7 +55,7 @@ def checked_drafts(drafts: Any, requests: Sequence[DraftRequest], drafter: Draft
 def without_rows(draft: Draft) -> Draft:
     """Cut a draft where it repeats a place of the history that has no token."""
     n_tokens = next((i for i, token in enumerate(draft.tokens) if token == NO_TOKEN), len(draft.tokens))
-    return Draft(draft.tokens[:n_tokens], None if draft.probs is None else draft.probs[:n_tokens])
+    return draft.cut(n_tokens)
 
 
 def _checked(draft: Draft, name: str, budget: int) -> Draft:
@@ -64,12 +64,19 @@ def _checked(draft: Draft, name: str, budget: int) -> Draft:
     Raises:
         DrafterError: It is no draft, or a token is no integer.
     """
+    if isinstance(draft, Draft) and type(draft.tokens) is tuple and not draft.tokens:
+        return draft
     try:
         tokens = tuple(operator.index(token) for token in itertools.islice(draft.tokens, budget))
     except (TypeError, AttributeError) as error:
         msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
         raise DrafterError(msg) from error
-    return Draft(tokens, None if draft.probs is None else _checked_probs(draft.probs, len(tokens), name))
+    signals = getattr(draft, "signals", None)
+    return Draft(
+        tokens,
+        None if draft.probs is None else _checked_probs(draft.probs, len(tokens), name),
+        None if signals is None else _checked_signals(signals, len(tokens), name),
+    )
 
 
 def _checked_probs(probs: Any, n_tokens: int, name: str) -> Sequence[Candidates]:
@@ -81,5 +88,18 @@ def _checked_probs(probs: Any, n_tokens: int, name: str) -> Sequence[Candidates]
     found = list(itertools.islice(probs, n_tokens)) if isinstance(probs, Sequence) else []
     if len(found) != n_tokens or not all(isinstance(each, Candidates) for each in found):
         msg = f"The drafter {name} gave draft probabilities that are not one Candidates for each of its tokens."
+        raise DrafterError(msg)
+    return found
+
+
+def _checked_signals(signals: Any, n_tokens: int, name: str) -> Sequence[float]:
+    """Return the signals of the first tokens.
+
+    Raises:
+        DrafterError: They are not one number per token, none of them negative.
+    """
+    found = list(itertools.islice(signals, n_tokens)) if isinstance(signals, Sequence) else []
+    if len(found) != n_tokens or not all(isinstance(each, (int, float)) and each >= 0 for each in found):
+        msg = f"The drafter {name} gave signals that are not one number of 0 or more for each of its tokens."
         raise DrafterError(msg)
     return found

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pyspec.drafters.choosing import Choice
+from pyspec.drafters.choosing import SURE, Choice
 from pyspec.drafters.growing import Growing
 from pyspec.drafters.hidden import FeatureFeed, Features
 from pyspec.drafters.model_drafter import ModelDrafter, require_draft_model, require_vocabulary
@@ -40,6 +40,7 @@ class DraftDFlash(ModelDrafter):
 
     name = "draft-dflash"
     needs = Needs.LAYER_INPUTS
+    heeds_judge = False  # all tokens come at once
     first_row = 1  # the row that proposes the first draft token
 
     def _open(self, resources: Resources) -> None:
@@ -201,7 +202,8 @@ class DraftDSpark(DraftDFlash):
 
     def _chosen(self, draft: Growing, rows: TargetRows, first: int) -> Iterator[Choice]:
         least = self.chooser.least(draft.request)
-        confidence = self._context.hidden.next_n()[:, 0] if least > 0.0 and self._has_confidence else None
+        wanted = least > 0.0 or draft.request.wants_signals
+        confidence = self._context.hidden.next_n()[:, 0] if wanted and self._has_confidence else None
         for i in range(self.n_max):
             number = first + self.first_row + i
             if confidence is not None and confidence[number] < least:
@@ -209,6 +211,8 @@ class DraftDSpark(DraftDFlash):
             choice = self.chooser.choose(rows, number, draft.request, draft.request.position + 1 + i, p_min=0.0)
             if choice is None:
                 return
+            if confidence is not None and draft.request.wants_signals:
+                choice = choice._replace(signal=min(SURE, max(0.0, float(confidence[number]))))
             yield choice
 
 

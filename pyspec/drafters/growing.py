@@ -50,7 +50,19 @@ class Growing:
         wanted = self.request.drafting.n_min
         if len(tokens) < (n_min if wanted is None else min(wanted, self.limit)) and not probs:
             return Draft()
-        return Draft(tokens, probs or None)
+        signals = tuple(choice.signal for choice in self.choices if choice.signal is not None)
+        return Draft(tokens, probs or None, signals if self.request.wants_signals else None)
+
+    def take(self, choice: Choice) -> bool:
+        """Append a token, and return whether to go on.
+
+        Whether there is another token never depends on what it would be: its own choice comes later.
+        """
+        self.choices.append(choice)
+        if len(self.choices) >= self.limit:
+            return False
+        judge = self.request.judge
+        return judge is None or choice.signal is None or judge(choice.signal)
 
 
 Step = tuple[TargetRows, Sequence[int]]
@@ -58,7 +70,7 @@ Step = tuple[TargetRows, Sequence[int]]
 
 
 def grow(drafts: Sequence[Growing], step: Callable[[list[Growing]], Step], chooser: Chooser) -> None:
-    """Grow drafts to their limits, or until the chooser stops them.
+    """Grow drafts to their limits, or until the chooser or their judge stops them.
 
     Args:
         drafts: One per sequence; those with limit 0 stay empty.
@@ -71,8 +83,6 @@ def grow(drafts: Sequence[Growing], step: Callable[[list[Growing]], Step], choos
         still = []
         for i, draft in zip(numbers, active, strict=True):
             choice = chooser.choose(rows, i, draft.request, draft.next_position)
-            if choice is not None:
-                draft.choices.append(choice)
-                if len(draft.choices) < draft.limit:
-                    still.append(draft)
+            if choice is not None and draft.take(choice):
+                still.append(draft)
         active = still

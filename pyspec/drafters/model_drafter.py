@@ -47,6 +47,7 @@ class ModelDrafter:
     name: str = ""
     needs: Needs = Needs.NOTHING
     needs_resources = True
+    heeds_judge = True  # drafts step by step, and ends where the request's judge says
     _context: Context
 
     def __init__(  # noqa: PLR0913 - each is an option by its own name

@@ -169,7 +169,7 @@ class NgramCache(ModelFreeDrafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Look up token after token, until no follower is likely enough."""
-        return [Draft(tuple(self._draft(request))) for request in requests]
+        return [self._draft(request) for request in requests]
 
     def close(self) -> None:
         """Save what the dynamic cache has learned.
@@ -191,23 +191,25 @@ class NgramCache(ModelFreeDrafter):
             self._dynamic_table.merge(context.table)
             self._learned.merge(context.table)
 
-    def _draft(self, request: DraftRequest) -> list[int]:
+    def _draft(self, request: DraftRequest) -> Draft:
         if request.seq_id not in self._contexts:
             self._contexts[request.seq_id] = _Context()
         context = self._contexts[request.seq_id]
         context.follow(request.tokens, (request.pending,))
         drafted: list[int] = []
+        signals: list[float] = []
         window = context.window
         while len(window) > 1 and len(drafted) < min(self.n_max, request.budget):
-            token = self._next(context, window, request)
+            token, length = self._next(context, window, request)
             if token is None:
                 break
             drafted.append(token)
+            signals.append(float(length))
             window = (*window[1 - MAX_N :], token)
-        return drafted
+        return Draft(tuple(drafted), signals=tuple(signals) if request.wants_signals else None)
 
-    def _next(self, context: _Context, window: Ngram, request: DraftRequest) -> int | None:
-        """Return what is likely to follow the window, or None."""
+    def _next(self, context: _Context, window: Ngram, request: DraftRequest) -> tuple[int | None, int]:
+        """Return what is likely to follow the window, or None, and how many tokens that was found by."""
         static = self._static_table.get(window[-STATIC_N:])
         found = _find(context.table, window, _CONTEXT, static)
         if found is not None and not _stands(found, request):  # the history was changed in the middle
@@ -216,10 +218,10 @@ class NgramCache(ModelFreeDrafter):
         if found is None:
             found = _find(self._dynamic_table, window, _DYNAMIC, static)
         if found is not None:
-            return found.token
+            return found.token, len(found.ngram)
         if static is not None and _STATIC.is_met(static, count_of(static.rank)):
-            return static.best
-        return None
+            return static.best, STATIC_N
+        return None, 0
 
 
 def _stands(found: _Found, request: DraftRequest) -> bool:

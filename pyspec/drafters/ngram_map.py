@@ -18,12 +18,14 @@ from typing import Literal
 
 from pyspec.config import require_int
 from pyspec.drafters.base import ModelFreeDrafter
+from pyspec.drafters.matching import match_length
 from pyspec.errors import ConfigError
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
 _MAX_VALUES = 4
 _LONGEST = 1 << 15
 _MAX_COUNT = 16380
+_NOWHERE = (0, 0)
 
 Key = tuple[int, ...]
 
@@ -137,7 +139,7 @@ class NgramMapK(ModelFreeDrafter):
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Look each key up."""
-        return [Draft(tuple(self._draft(request)[: request.budget])) for request in requests]
+        return [self._answer(request) for request in requests]
 
     def accept(self, seq_id: int, n_accepted: int, *, own: bool) -> None:
         """Remember how much of the draft stood."""
@@ -145,26 +147,34 @@ class NgramMapK(ModelFreeDrafter):
         if own and seat is not None and seat.last is not None:
             seat.last.n_accepted = n_accepted
 
-    def _draft(self, request: DraftRequest) -> TokenView:
+    def _answer(self, request: DraftRequest) -> Draft:
+        start, length = self._draft(request)
+        drafted = tuple(request.tokens[start : start + min(length, request.budget)])
+        if not (drafted and request.wants_signals):
+            return Draft(drafted)
+        match = match_length(request.tokens, request.pending, start)
+        return Draft(drafted, signals=(float(match),) * len(drafted))
+
+    def _draft(self, request: DraftRequest) -> tuple[int, int]:
+        """Return where in the history the draft stands, and its length."""
         tokens, n, m = request.tokens, self.size_n, self.size_m
         if request.seq_id not in self._seats:
             self.begin(request.seq_id, tokens)
         seat = self._seats[request.seq_id]
         seat.last = None
         if len(tokens) < 2 * n + m:
-            return ()
+            return _NOWHERE
         key = (*tokens[len(tokens) - n + 1 :], request.pending) if n > 1 else (request.pending,)
         match = seat.history.match(key, tokens)
         if match is None:
-            return ()
+            return _NOWHERE
         stats = seat.keys.setdefault(key, _KeyStats(n_accepted=m))
         stats.n_hits = min(stats.n_hits + 1, _MAX_COUNT)
         return self._continue(seat, _Found(key, stats, match), tokens)
 
-    def _continue(self, seat: _Seat, found: _Found, tokens: TokenView) -> TokenView:
+    def _continue(self, seat: _Seat, found: _Found, tokens: TokenView) -> tuple[int, int]:  # noqa: ARG002 - k4v reads it
         seat.last = found.stats
-        first = found.match + self.size_n
-        return tokens[first : first + min(self.size_m, found.stats.n_accepted)]
+        return found.match + self.size_n, min(self.size_m, found.stats.n_accepted)
 
 
 class NgramMapK4V(NgramMapK):
@@ -197,22 +207,22 @@ class NgramMapK4V(NgramMapK):
             raise ConfigError(msg)
         self.value = value
 
-    def _continue(self, seat: _Seat, found: _Found, tokens: TokenView) -> TokenView:
+    def _continue(self, seat: _Seat, found: _Found, tokens: TokenView) -> tuple[int, int]:
         stats = found.stats
         if stats.n_hits < self.min_hits:
-            return ()
+            return _NOWHERE
         for start in seat.history.occurrences(found.key, stats.counted_to, found.match, tokens):
             self._count(stats, start + self.size_n, tokens)
         stats.counted_to = found.match
         if not stats.values:
-            return ()
+            return _NOWHERE
         best = max(stats.values, key=lambda value: value.n_seen)
         others = sum(value.n_seen for value in stats.values) - best.n_seen
         if others and best.n_seen < 2 * others:
-            return ()
+            return _NOWHERE
         seat.last = best
         first = best.start if self.value == "most-frequent" else found.match + self.size_n
-        return tokens[first : first + min(self.size_m, best.n_accepted)]
+        return first, min(self.size_m, best.n_accepted)
 
     def _count(self, stats: _KeyStats, start: int, tokens: TokenView) -> None:
         """Count the value at ``start`` among those of its key; a fifth different one is ignored."""

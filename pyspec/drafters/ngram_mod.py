@@ -54,6 +54,8 @@ class NgramMod(ModelFreeDrafter):
         n_max: Longest draft.
         n_min: A shorter draft is not proposed.
         share: One table for all sequences and requests of this drafter, as in llama.cpp, instead of one each.
+        forgets: Clear the table when several drafts in a row were mostly wrong, as in llama.cpp. ``auto`` sees to that
+            itself, and verifies less than is proposed.
 
     Raises:
         ConfigError: An option is out of range.
@@ -61,11 +63,14 @@ class NgramMod(ModelFreeDrafter):
 
     name = "ngram-mod"
 
-    def __init__(self, *, n_match: int = 24, n_max: int = 64, n_min: int = 48, share: bool = False) -> None:
+    def __init__(
+        self, *, n_match: int = 24, n_max: int = 64, n_min: int = 48, share: bool = False, forgets: bool = True
+    ) -> None:
         self.n_match = require_int("n_match", n_match, 1, _LONGEST)
         self.n_max = require_int("n_max", n_max, 1, _LONGEST)
         self.n_min = require_int("n_min", n_min, 0, self.n_max)
         self.share = require_bool("share", share)
+        self.forgets = require_bool("forgets", forgets)
         self._shared: dict[int, int] = {}
         self._seats: dict[int, _Seat] = {}
         if self.n_match < _SHORT_MATCH:
@@ -85,7 +90,7 @@ class NgramMod(ModelFreeDrafter):
     def accept(self, seq_id: int, n_accepted: int, *, own: bool) -> None:
         """Clear the table when several drafts in a row were mostly wrong."""
         seat = self._seats.get(seq_id)
-        if not own or seat is None or not seat.n_drafted:
+        if not own or seat is None or not seat.n_drafted or not self.forgets:
             return
         if n_accepted >= _LOW_ACCEPTANCE * seat.n_drafted:
             seat.n_low = 0
@@ -115,7 +120,8 @@ class NgramMod(ModelFreeDrafter):
         if len(drafted) < self.n_min:
             return Draft()
         seat.n_drafted = len(drafted)
-        return Draft(tuple(drafted[: request.budget]))
+        drafted = drafted[: request.budget]
+        return Draft(tuple(drafted), signals=(float(n),) * len(drafted) if request.wants_signals else None)
 
     def _index(self, seat: _Seat, tokens: TokenView) -> None:
         """Enter every start that is followed by a token and not in the table yet."""

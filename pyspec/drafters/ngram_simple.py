@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pyspec.config import require_int
 from pyspec.drafters.base import ModelFreeDrafter
+from pyspec.drafters.matching import match_length
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
 _LONGEST = 1 << 16
@@ -55,7 +56,11 @@ class NgramSimple(ModelFreeDrafter):
         found = tokens[start + n : start + n + self.size_m]
         if len(found) < min(n, self.size_m):  # too close to the end, as in llama.cpp
             return Draft()
-        return Draft(tuple(found[: request.budget]))
+        drafted = tuple(found[: request.budget])
+        if not request.wants_signals:
+            return Draft(drafted)
+        length = match_length(tokens, request.pending, start + n)
+        return Draft(drafted, signals=(float(length),) * len(drafted))
 
 
 class _Index:

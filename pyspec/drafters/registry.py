@@ -126,6 +126,15 @@ def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> D
     return drafter
 
 
+def is_available(name: str) -> bool:
+    """Return whether a drafter is installed and can be imported."""
+    try:
+        _factory(name)
+    except (ConfigError, DrafterError):
+        return False
+    return True
+
+
 def option_names(name: str) -> list[str]:
     """Return the names of a drafter's options.
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.config import ContextConfig
 from pyspec.drafters import Chain, Resources, sorted_by_priority
+from pyspec.drafters.automatic import resolved
 from pyspec.drafters.registry import build, longest_draft, option_names
 from pyspec.engine.admission import SAMPLING_OF_RULE
+from pyspec.engine.calibration import controller_of
 from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.self_check import check_fed_drafters
@@ -103,6 +105,9 @@ class Plan:
         names = self.speculation.names
         if not names:
             return Chain([])
+        if kind is RollbackKind.NONE and self.speculation.auto:
+            _logger.info("%s decodes plainly: its memory cannot drop rejected tokens.", self.model.path.name)
+            return Chain([])
         if kind is RollbackKind.NONE:
             msg = (
                 f"{self.model.path.name} has no memory that could drop rejected tokens, so there is nothing to "
@@ -113,6 +118,8 @@ class Plan:
         drafters: list[Drafter] = []
         try:
             drafters.extend(build(name, self._options(name), resources) for name in sorted_by_priority(names))
+            if self.speculation.auto:
+                return controller_of(drafters, context, self.speculation, self.n_slots)
             return Chain(drafters)
         except BaseException:
             run_all(drafter.close for drafter in drafters if hasattr(drafter, "close"))
@@ -178,6 +185,7 @@ def checked_speculation(speculation: Speculation | None) -> Speculation:
     if draft_model is not None and not isinstance(draft_model, Model):
         msg = f"draft_model must be a Model, not {type(draft_model).__name__}."
         raise ConfigError(msg)
+    speculation = resolved(speculation)
     if draft_model is not None:
         with_model = {name for name in speculation.names if name.startswith("draft-")}
         made_for = drafter_for(draft_model)

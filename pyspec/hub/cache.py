@@ -19,45 +19,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from pyspec.errors import HubError, PyspecError
+from pyspec.folders import cache_dir
 from pyspec.locking import hold_lock
 
 __all__ = ["cache_dir", "explain_os_errors", "models_dir", "publish", "require_space", "workspace"]
-
-
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder that everything fetched lives under; it need not exist yet.
-
-    ``PYSPEC_CACHE`` if set, else ``pyspec`` in the platform's cache folder for this user.
-
-    Args:
-        environ: Environment variables to read; the process's own by default.
-
-    Raises:
-        HubError: There is no home folder, and nothing else says where to go.
-    """
-    env = os.environ if environ is None else environ
-    try:
-        if env.get("PYSPEC_CACHE"):
-            return Path(env["PYSPEC_CACHE"]).expanduser().absolute()
-        return _user_cache_dir(env) / "pyspec"
-    except RuntimeError as error:  # from pathlib, when no home folder is known
-        msg = f"no folder for fetched models: {error}; set PYSPEC_CACHE to one"
-        raise HubError(msg) from error
-
-
-def _user_cache_dir(env: Mapping[str, str]) -> Path:
-    if sys.platform == "win32":
-        local = env.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    xdg = env.get("XDG_CACHE_HOME", "")
-    # The XDG specification tells programs to ignore a relative path.
-    return Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
 
 
 def models_dir() -> Path:

@@ -14,6 +14,9 @@ from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.draft import parsed_types
 from pyspec.speculation.rules import RULES, make_rule
 
+AUTO = "auto"
+"""Among drafter names: choose among them round by round."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
@@ -21,7 +24,8 @@ class Speculation:
 
     Attributes:
         types: Drafter names, as one string separated by commas or as a list. "none" switches speculation off.
-            None takes what suits the draft model, and nothing without one.
+            None takes what suits the draft model, and nothing without one. "auto" takes the lookups, the drafter that
+            the draft model is made for, and any others named beside it, and chooses among them round by round.
         draft_model: The draft model, for drafters that have one.
         options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
         rule: How drafts are accepted, unless a request says otherwise: "match" (what plain decoding with the same
@@ -29,6 +33,7 @@ class Speculation:
             ``accept.py``), or "synthetic" (benchmarks only; the output is not the target's).
         synthetic_rates: For "synthetic": the acceptance rate per draft position.
         synthetic_length: For "synthetic", instead of rates: tokens that a round emits on average.
+        n_max: For "auto": the longest draft to verify; None leaves each drafter its own.
         n_snapshots: Snapshots of a recurrent or hybrid target's state, for dropping as many rejected tokens. None
             takes as many as the longest draft, as far as memory allows; longer drafts then cost a checkpoint.
         self_check: Try drafters that are fed by the target's hidden states on a short text when the engine is made,
@@ -48,6 +53,7 @@ class Speculation:
     rule: str = "match"
     synthetic_rates: Sequence[float] | None = None
     synthetic_length: float | None = None
+    n_max: int | None = None
     n_snapshots: int | None = None
     self_check: bool = True
 
@@ -61,10 +67,15 @@ class Speculation:
         ):
             msg = f"options must map drafter names to their options, not {shown(self.options)}."
             raise ConfigError(msg)
+        if self.n_max is not None:
+            require_int("n_max", self.n_max, 0, 1 << 16)
+            if not self.auto:
+                msg = 'n_max is for "auto"; with drafters by name give their own in options.'
+                raise ConfigError(msg)
         if self.n_snapshots is not None:
             require_int("n_snapshots", self.n_snapshots, 0, 1 << 16)
         require_bool("self_check", self.self_check)
-        unused = [name for name in self.options if name not in self.names]
+        unused = [name for name in self.options if name not in self.names and not self.auto]
         if unused:
             msg = f"options are given for {', '.join(unused)}, but the drafters are {', '.join(self.names) or 'none'}."
             raise ConfigError(msg)
@@ -97,5 +108,10 @@ class Speculation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The drafter names, without "none"."""
-        return tuple(name for name in self.types or () if name != "none")
+        """The drafter names, without "none" and "auto"."""
+        return tuple(name for name in self.types or () if name not in ("none", AUTO))
+
+    @property
+    def auto(self) -> bool:
+        """Whether drafters and lengths are chosen round by round."""
+        return AUTO in (self.types or ())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,10 @@ import numpy.typing as npt
 from pyspec.config import as_list, require_float, require_int, shown
 from pyspec.errors import ConfigError
 from pyspec.speculation.target import TargetHidden
+
+if TYPE_CHECKING:
+    from pyspec.speculation.costs import Decoded
+    from pyspec.speculation.round import Outcome
 
 TokenView = Sequence[int]
 """Read-only tokens; the engine passes its own list, so nothing is copied per round."""
@@ -116,6 +120,10 @@ class DraftRequest:
         temperature: The target's, for drafters that sample.
         seed: The target's.
         drafting: What else the request wants; the chain and the budget see to the drafters and the length.
+        n_entries: Entries that the round's decode has without any draft, of all its sequences.
+        wants_signals: The answer should have ``signals``.
+        judge: To be called with each token's signal as soon as the token is chosen; when it says False, the draft ends
+            with that token. A drafter that has no signals, or all its tokens at once, leaves it.
     """
 
     seq_id: int
@@ -126,6 +134,9 @@ class DraftRequest:
     temperature: float = 0.0
     seed: int | None = None
     drafting: Drafting = FREELY
+    n_entries: int = 1
+    wants_signals: bool = False
+    judge: Callable[[float], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,10 +164,23 @@ class Draft:
     Attributes:
         tokens: What should follow the pending token.
         probs: Per token the distribution it was drawn from, or None when the draft is deterministic.
+        signals: Per token how sure the drafter is, where a request wants them: the share of probability that the
+            likeliest token has, below 1, or the length in tokens of the match that is continued, from 1 on. ``auto``
+            learns how often tokens of like signals are accepted. A signal must not depend on which token was drawn.
     """
 
     tokens: Sequence[int] = ()
     probs: Sequence[Candidates] | None = None
+    signals: Sequence[float] | None = None
+
+    def cut(self, n_tokens: int) -> Draft:
+        """Return the first tokens, and what belongs to them."""
+        probs, signals = self.probs, self.signals
+        return Draft(
+            self.tokens[:n_tokens],
+            None if probs is None else probs[:n_tokens],
+            None if signals is None else signals[:n_tokens],
+        )
 
 
 class Span(NamedTuple):
@@ -260,12 +284,39 @@ class Drafter(Protocol):
         ...
 
 
+class Expectation(NamedTuple):
+    """What ``auto`` expects of a round.
+
+    Attributes:
+        drafter: Whose draft it chose, None for none.
+        length: Tokens of the draft that are verified.
+        tokens: Tokens that the sequence will emit.
+        seconds: What the round will take, for all its sequences.
+        plain_seconds: What it would take without drafts.
+        explores: A draft was made only to learn how good it is.
+    """
+
+    drafter: str | None
+    length: int
+    tokens: float
+    seconds: float
+    plain_seconds: float
+    explores: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A draft and the name of the drafter that made it, None for an empty draft."""
+    """A draft and who made it.
+
+    Attributes:
+        draft: The draft.
+        drafter: The name of its drafter, None for an empty draft.
+        expected: What is expected of the round, where drafts are chosen by that (``auto``).
+    """
 
     draft: Draft
     drafter: str | None
+    expected: Expectation | None = None
 
 
 NO_DRAFT = Proposal(Draft(), None)
@@ -300,4 +351,8 @@ class Proposer(Protocol):
 
     def discard(self, seq_id: int) -> None:
         """The round was undone."""
+        ...
+
+    def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
+        """A round is over; this is what it cost and what came out."""
         ...

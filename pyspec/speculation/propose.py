@@ -28,6 +28,7 @@ def propose(
         return [NO_DRAFT] * len(sequences)
     proposals: dict[int, Proposal] = {}
     requests = []
+    n_entries = len(sequences) + sum(sequence.lag for sequence in sequences if not sequence.reading)
     for sequence in sequences:
         budget = draft_budget(sequence, target, n_sharing or len(sequences))
         if budget < 1:
@@ -46,6 +47,7 @@ def propose(
                 temperature=sequence.temperature,
                 seed=sequence.seed,
                 drafting=sequence.drafting,
+                n_entries=n_entries,
             )
         )
     if requests:
@@ -84,13 +86,14 @@ def _legal(sequence: Sequence, proposal: Proposal, proposer: Proposer) -> Propos
     A drawn one is cut behind it: the target gives that token no probability, and must reject it as what it is. Were
     it left out, whether a token is proposed would depend on which one was drawn (see ``rejection.py``).
     """
-    tokens, probs = proposal.draft.tokens, proposal.draft.probs
+    tokens = proposal.draft.tokens
     if not tokens or not hasattr(sequence.sampler, "legal_prefix"):
         return proposal
-    n_tokens = cast("ConstrainedSampler", sequence.sampler).legal_prefix(tokens) + (probs is not None)
+    drawn = proposal.draft.probs is not None
+    n_tokens = cast("ConstrainedSampler", sequence.sampler).legal_prefix(tokens) + drawn
     if n_tokens >= len(tokens):
         return proposal
     if n_tokens == 0:
         proposer.discard(sequence.seq_id)  # it will not hear of a decision
-        return NO_DRAFT
-    return Proposal(Draft(tokens[:n_tokens], None if probs is None else probs[:n_tokens]), proposal.drafter)
+        return Proposal(Draft(), None, proposal.expected)
+    return Proposal(proposal.draft.cut(n_tokens), proposal.drafter, proposal.expected)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from pyspec.errors import StalledError
 from pyspec.llama.batch import Batch
 from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.draft import GRAMMAR, Proposal, Proposer
+from pyspec.speculation.costs import Decoded
+from pyspec.speculation.draft import GRAMMAR, Expectation, Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
 from pyspec.speculation.reading import reaches_end, read_on
@@ -110,6 +111,11 @@ class Outcome(NamedTuple):
         return self.n_accepted if self.proposal.drafter == GRAMMAR else 0
 
     @property
+    def expected(self) -> Expectation | None:
+        """What was expected of the round, with ``auto``."""
+        return self.proposal.expected
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Where each emitted token came from: "plain", "draft:<name>", "recovered" or "bonus"."""
         draft, n_accepted = self.proposal.draft.tokens, self.n_accepted
@@ -136,6 +142,7 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     """
     clock = _Clock()
     outcomes = batch.outcomes = {}
+    computed: list[Decoded] = []
     with RollbackPoint(batch.sequences, target, proposer) as point:
         for sequence in _far_behind(batch, target):
             point.expect_decode([sequence])
@@ -153,8 +160,9 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         point.prepare(shares)
         clock.lap("rollback")
         for together in decodes(target, shares) if shares else ():
+            reading = any(share.sequence.reading for share in together)
             rows = verify(target, batch.buffer, together, proposer)
-            clock.lap("verify")
+            computed.append(Decoded(len(batch.buffer), reading, clock.lap("verify")))
             decided = [
                 _decide(share.sequence.rule or rule, share, own_rows, target, point, clock.seconds)
                 for share, own_rows in zip(together, rows, strict=True)
@@ -165,7 +173,9 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
                 outcomes[outcome.seq_id] = outcome
             clock.lap("rollback")
     clock.stop()
-    return [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
+    decided = [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
+    proposer.played(computed, decided)
+    return decided
 
 
 def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Share]:
@@ -258,11 +268,13 @@ class _Clock:
         self.seconds = {"draft": 0.0, "verify": 0.0, "accept": 0.0, "rollback": 0.0, "total": 0.0}
         self._began = self._last = perf_counter()
 
-    def lap(self, stage: str) -> None:
-        """Count the time since the last lap."""
+    def lap(self, stage: str) -> float:
+        """Count the time since the last lap, and return it."""
         now = perf_counter()
-        self.seconds[stage] += now - self._last
+        taken = now - self._last
+        self.seconds[stage] += taken
         self._last = now
+        return taken
 
     def stop(self) -> None:
         self.seconds["total"] = perf_counter() - self._began

@@ -110,7 +110,7 @@ def _candidates(probs: Sequence[Candidates] | None) -> list[list[list[float]]] |
 def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
     """Return the trace line of a round."""
     proposal = outcome.proposal
-    return {
+    line = {
         "type": "round",
         "i": i,
         "seq": outcome.seq_id,
@@ -126,3 +126,9 @@ def round_line(i: int, outcome: Outcome) -> dict[str, Any]:
         "checkpoint_bytes": outcome.n_checkpoint_bytes,
         "seconds": {stage: round(seconds, 9) for stage, seconds in outcome.seconds.items()},
     }
+    if outcome.expected is not None:
+        expected = outcome.expected._asdict()
+        line["expected"] = {
+            key: round(value, 9) if isinstance(value, float) else value for key, value in expected.items()
+        }
+    return line

@@ -123,6 +123,7 @@ class Replayed:
         self.n_max = chain.n_max
         self.needs = chain.needs
         self.observe, self.accept, self.discard = chain.observe, chain.accept, chain.discard
+        self.played = chain.played
         self.missing = golden.expected_drafts()
         self._chain = chain
 

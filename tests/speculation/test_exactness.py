@@ -208,6 +208,9 @@ class Drawing:
     def discard(self, seq_id: int) -> None:
         pass
 
+    def played(self, decodes: object, outcomes: object) -> None:
+        pass
+
 
 class Faltering:
     """A rule that fails the first time it is asked at a position, after it has decided."""

@@ -1,0 +1,215 @@
+"""What decodes and drafts cost on this machine: measured when an engine is made, and remembered for the next one.
+
+Measuring takes less than a second. What is remembered lies in the user's cache folder, in one small file for each
+model, draft model, machine, library and sizes; a file that is damaged counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspec.drafters.controller import Controller
+from pyspec.drafters.registry import options_of
+from pyspec.errors import HubError
+from pyspec.files import replace_file
+from pyspec.folders import cache_dir
+from pyspec.llama.batch import Batch
+from pyspec.llama.context import Context
+from pyspec.llama.devices import devices, library_info
+from pyspec.llama.model import Model
+from pyspec.speculation.acceptance import Acceptance
+from pyspec.speculation.config import Speculation
+from pyspec.speculation.costs import Costs
+from pyspec.speculation.draft import Drafter, DraftRequest, Needs
+from pyspec.speculation.target import Target
+
+_logger = logging.getLogger(__name__)
+
+ROWS = (1, 4, 2, 8, 3, 16, 5, 9)  # what matters most first
+MANY_ROWS = (32, 64)  # where several sequences share a decode
+_ROWS_PER_SLOT = 8
+_SECONDS = 0.6  # for decodes
+_DRAFT_SECONDS = 0.3
+_MOST_PASSES = 3
+_STEPS = (1, 4)
+_VERSION = 1
+_TOKEN = 0  # any will do
+
+
+def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Speculation, n_slots: int) -> Controller:
+    """Return the controller over the drafters of "auto", which knows what the machine needs."""
+    config = context.config
+    sizes = {
+        "threads": [config.n_threads, config.n_threads_batch],
+        "sizes": [config.n_batch, config.n_ubatch, config.n_seq_max, n_slots],
+        "drafters": {drafter.name: repr(options_of(drafter)) for drafter in drafters},
+    }
+    file = remembered(context.fingerprint, speculation.draft_model, sizes)
+    known = file.read()
+    if known is None:
+        drafts = {drafter.name: measured_drafts(drafter) for drafter in drafters}
+        known = {"verify": measured_rows(context, n_slots), "drafts": drafts, "acceptance": []}
+    points = {name: curve for name, curve in known["drafts"].items() if curve}
+    controller = Controller(
+        drafters, context.memory, costs=Costs(known["verify"], points), n_max=speculation.n_max, farewell=file.write
+    )
+    controller.acceptance.load(known["acceptance"])
+    return controller
+
+
+def measured_rows(
+    target: Target, n_slots: int = 1, *, limit: float = _SECONDS, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
+    """Return rows to seconds of a decode, as far as that can be measured in time.
+
+    Args:
+        target: Its memory is empty before and after.
+        n_slots: Sequences that will share decodes.
+        limit: Seconds; no decode begins that would take longer.
+        clock: Tells the time.
+    """
+    most = min(target.n_batch, target.n_ubatch, target.n_outputs_max, target.n_ctx_seq)
+    wanted = [n for n in (*ROWS, *MANY_ROWS) if n <= most and (n <= max(ROWS) or n <= _ROWS_PER_SLOT * n_slots)]
+    batch, began = Batch(), clock()
+    _decode(target, batch, 1, clock)  # the first one is slower
+    least: dict[int, float] = {}
+    for _ in range(_MOST_PASSES):
+        for n in wanted:
+            expected = least.get(n, least.get(1, 0.0) * n)
+            if clock() - began + expected > limit:
+                continue
+            seconds = _decode(target, batch, n, clock)
+            least[n] = min(seconds, least.get(n, seconds))  # what else runs only makes it longer
+    return least
+
+
+def _decode(target: Target, batch: Batch, n_rows: int, clock: Callable[[], float]) -> float:
+    batch.clear()
+    for position in range(n_rows):
+        batch.add(_TOKEN, position, 0, output=True)
+    began = clock()
+    target.decode(batch)
+    seconds = clock() - began
+    target.memory.clear()
+    return seconds
+
+
+def measured_drafts(
+    drafter: Drafter, *, limit: float = _DRAFT_SECONDS, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
+    """Return the seconds of drafts by their steps; nothing for a drafter without a model, or fed by the target's."""
+    if not hasattr(drafter, "n_model_tokens") or drafter.needs is not Needs.NOTHING:
+        return {}
+    tokens, began = [_TOKEN] * 4, clock()
+    found: dict[int, float] = {}
+    drafter.begin(0, tokens)
+    for n_steps in (_STEPS[0], *_STEPS):  # the first one is slower
+        if found and clock() - began + n_steps * found[_STEPS[0]] > limit:
+            break
+        request = DraftRequest(0, tokens, _TOKEN, len(tokens), min(n_steps, drafter.n_max), wants_signals=True)
+        started = clock()
+        (draft,) = drafter.draft([request])
+        if draft.tokens:
+            found[len(draft.tokens)] = clock() - started
+        if hasattr(drafter, "discard"):
+            drafter.discard(0)
+    drafter.begin(0, [])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A file of costs.
+
+    Attributes:
+        key: What they were measured for; all of it has to be the same.
+        path: The file; None when there is no folder for it.
+    """
+
+    key: Mapping[str, Any]
+    path: Path | None
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what is remembered, or None."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if found["version"] != _VERSION or found["key"] != dict(self.key):
+                return None
+            return {
+                "verify": _curve(found["verify"]),
+                "drafts": {str(name): _curve(points) for name, points in found["drafts"].items()},
+                "acceptance": _checked(found["acceptance"]),
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            _logger.info("The costs in %s are not readable and are measured again: %s", self.path, error)
+            return None
+
+    def write(self, costs: Costs, acceptance: Acceptance) -> None:
+        """Remember; what cannot be written is forgotten."""
+        if self.path is None:
+            return
+        content = {"version": _VERSION, "key": dict(self.key), **costs.to_dict(), "acceptance": acceptance.known()}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path, [json.dumps(content, allow_nan=False).encode()])
+        except (OSError, ValueError) as error:
+            _logger.info("The costs cannot be remembered in %s: %s", self.path, error)
+
+
+def remembered(fingerprint: str, draft_model: Model | None, sizes: Mapping[str, Any]) -> Remembered:
+    """Return the file for a model on this machine.
+
+    Args:
+        fingerprint: Of the target and its memory.
+        draft_model: The draft model, if any.
+        sizes: Threads and batch sizes of the context.
+    """
+    library = library_info()
+    key = {
+        "model": fingerprint,
+        "draft_model": None if draft_model is None else f"{draft_model.info.description} ({draft_model.identity})",
+        "machine": [f"{device.description} ({device.backend})" for device in devices()],
+        "n_cpus": os.cpu_count(),
+        "library": [library["llama_cpp"], library["system"]],
+        **sizes,
+    }
+    try:
+        folder = cache_dir() / "costs"
+    except HubError:
+        return Remembered(key, None)
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
+    return Remembered(key, folder / f"{name}.json")
+
+
+def _checked(known: list[list[Any]]) -> list[list[Any]]:
+    """Return estimates that can be loaded.
+
+    Raises:
+        ValueError: They cannot be.
+        TypeError: Likewise.
+    """
+    Acceptance().load(known)
+    return known
+
+
+def _curve(points: Mapping[str, Any]) -> dict[int, float]:
+    """Return counts to seconds.
+
+    Raises:
+        ValueError: They are not.
+    """
+    curve = {int(count): float(seconds) for count, seconds in points.items()}
+    if not all(count > 0 and 0.0 < seconds < float("inf") for count, seconds in curve.items()):
+        msg = "a count or a time is not positive"
+        raise ValueError(msg)
+    return curve

@@ -1,0 +1,244 @@
+"""How much to draft and to verify: the arithmetic of the controller. Nothing here has state but the judge of a draft.
+
+A length is chosen by its *rate*, the tokens that the round is expected to emit by the seconds that it is expected to
+take. It is enumerated, because the seconds of a decode grow in steps::
+
+    rate(k) = (n + P_1 + ... + P_k) / (plain + extra seconds of k rows)      P_i: tokens 1 to i are all accepted
+                                                                             n sequences, plain: seconds without drafts
+
+Rates of one round are compared, and not with the average of all rounds: what a round leaves, the next ones have to
+emit, and they go about as fast. So a long draft in a text that repeats is right even if other texts go faster.
+
+What a drafter *gains* is reckoned in tokens, its time at the worth that it has in plain decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspec.speculation.costs import CostCurve
+
+_LEAST = 1e-3  # chances below it are not worth a thought
+
+
+class Plan(NamedTuple):
+    """A length, and what it brings.
+
+    Attributes:
+        length: Tokens.
+        gain: Tokens that it gains over no draft at all, when a second is worth what plain decoding makes of it.
+        seconds: What it costs.
+        rate: Tokens per second of the round.
+    """
+
+    length: int
+    gain: float
+    seconds: float
+    rate: float
+
+    def gain_at(self, worth: float, plain: float) -> float:
+        """Return the gain when a second is worth so many tokens, instead of what it is in plain decoding."""
+        return self.gain - (worth - plain) * self.seconds
+
+
+class Base(NamedTuple):
+    """A round without drafts: the tokens it emits and the seconds it takes."""
+
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+class Restoring(NamedTuple):
+    """What a memory costs that cannot drop any suffix.
+
+    Attributes:
+        bound: Rejected tokens that it can drop like any other.
+        checkpoint: Seconds to save and restore.
+        again: Seconds per token that is decoded again.
+    """
+
+    bound: int = 1 << 30
+    checkpoint: float = 0.0
+    again: float = 0.0
+
+    def seconds(self, length: int, whole: float, n_accepted: float) -> float:
+        """Return what a draft costs here.
+
+        Args:
+            length: Its length.
+            whole: The chance that all of it is accepted.
+            n_accepted: How many tokens of it are expected to be.
+        """
+        if length <= self.bound:
+            return 0.0
+        return self.checkpoint + (1.0 - whole) * (1.0 + n_accepted) * self.again
+
+
+TRIMS = Restoring()
+
+
+def best_prefix(
+    path: Sequence[float],
+    extra: Sequence[float],
+    base: Base,
+    restoring: Restoring = TRIMS,
+    *,
+    least: int = 1,
+    spent: float = 0.0,
+    always: bool = False,
+) -> Plan:
+    """Return how much of a draft to verify.
+
+    Args:
+        path: Chance of each token and all before it, [n_tokens].
+        extra: Seconds that 0, 1, ... rows add to the round, [at least n_tokens + 1].
+        base: The round without drafts.
+        restoring: What the memory costs.
+        least: Shorter lengths are not allowed, apart from 0.
+        spent: Seconds that were spent on the draft already.
+        always: The best length that is not 0, even if no draft at all would be better.
+
+    Example:
+        >>> best_prefix([0.9, 0.5], [0.0, 0.010, 0.011], Base(1, 0.010)).length  # rates 100, 95 and 114
+        2
+    """
+    plain = base.rate
+    best = Plan(0, 0.0, 0.0, base.tokens / (base.seconds + spent))
+    together, found = 0.0, always and bool(path)
+    for k, chance in enumerate(path, 1):
+        together += chance
+        if k < least:
+            continue
+        seconds = extra[k] + restoring.seconds(k, chance, together)
+        rate = (base.tokens + together) / (base.seconds + spent + seconds)
+        if found or rate > best.rate:
+            best, found = Plan(k, together - plain * seconds, seconds, rate), False
+    return best
+
+
+def best_lengths(
+    paths: Sequence[Sequence[float]],
+    fixed: Sequence[bool],
+    seconds: Callable[[Sequence[int]], float],
+    restoring: Restoring = TRIMS,
+) -> list[int]:
+    """Return how much of each sequence's draft to verify, when they share the decode.
+
+    The rows of all sequences are taken in the order of their chances, and the number of rows with the best rate wins.
+    Chances fall along a draft, so what is taken of it is always its beginning.
+
+    Args:
+        paths: Per sequence the chance of each token and all before it.
+        fixed: Per sequence whether its draft is verified as it is. Drawn drafts are, see ``rejection.py``.
+        seconds: Returns the seconds of the round with drafts of these lengths.
+        restoring: What the memory costs.
+    """
+    lengths = [len(path) if whole else 0 for path, whole in zip(paths, fixed, strict=True)]
+    sums = [sum(path) if whole else 0.0 for path, whole in zip(paths, fixed, strict=True)]
+    rows = sorted(
+        ((-chance, k, i) for i, path in enumerate(paths) if not fixed[i] for k, chance in enumerate(path, 1)),
+        key=lambda row: (row[0], row[1]),
+    )
+    best, best_rate = list(lengths), (len(paths) + sum(sums)) / seconds(lengths)
+    lost = [0.0] * len(paths)
+    for chance, k, i in rows:
+        if -chance < _LEAST:
+            break
+        lengths[i] = k
+        sums[i] -= chance
+        lost[i] = restoring.seconds(k, -chance, sums[i])
+        rate = (len(paths) + sum(sums)) / (seconds(lengths) + sum(lost))
+        if rate > best_rate:
+            best, best_rate = list(lengths), rate
+    return best
+
+
+class Judge:
+    """Decides after each drafted token whether another one is worth its time; see ``DraftRequest.judge``.
+
+    Drafting goes on when some longer draft is expected to gain more than the best part of what is there. Here a second
+    is worth what the drafter usually makes of it, since each round of this text can have a draft of it.
+
+    Args:
+        chance: Returns the chance of the token with this number, given its signal.
+        expected: Chance of each token before its signal is known, [limit].
+        extra: Seconds that 0, 1, ... rows add to the round, [limit + 1].
+        steps: Seconds that drafting 0, 1, ... tokens takes, [limit + 1].
+        worth: Tokens per second.
+    """
+
+    __slots__ = ("_best", "_chance", "_expected", "_extra", "_path", "_steps", "_sum", "_worth", "n_tokens")
+
+    def __init__(
+        self,
+        chance: Callable[[float, int], float],
+        expected: Sequence[float],
+        extra: Sequence[float],
+        steps: Sequence[float],
+        worth: float,
+    ) -> None:
+        self._chance = chance
+        self._expected = expected
+        self._extra = extra
+        self._steps = steps
+        self._worth = worth
+        self._path, self._sum, self._best = 1.0, 0.0, 0.0
+        self.n_tokens = 0
+
+    def __call__(self, signal: float) -> bool:
+        """Take in the signal of the next token, and return whether to draft on."""
+        self._path *= self._chance(signal, self.n_tokens)
+        self._sum += self._path
+        n = self.n_tokens = self.n_tokens + 1
+        worth, extra, steps = self._worth, self._extra, self._steps
+        self._best = max(self._best, self._sum - worth * extra[n])
+        path, together = self._path, self._sum
+        for k in range(n, len(self._expected)):
+            path *= self._expected[k]
+            together += path
+            if together - worth * (extra[k + 1] + steps[k + 1] - steps[n]) > self._best:
+                return True
+        return False
+
+
+class Prices:
+    """What the rows of one round cost, looked up when they are needed.
+
+    Args:
+        verify: Seconds of a decode.
+        n_entries: Entries of the round's decode without drafts.
+        n_sequences: Its sequences.
+        other: Seconds of a round beside decodes and drafts.
+
+    Attributes:
+        n_entries: See above.
+        base: The round without drafts.
+    """
+
+    __slots__ = ("_extra", "_seconds", "base", "n_entries")
+
+    def __init__(self, verify: CostCurve, n_entries: int, n_sequences: int, other: float) -> None:
+        self._seconds = verify.seconds
+        self._extra: list[float] = [0.0]
+        self.n_entries = n_entries
+        self.base = Base(n_sequences, verify.seconds(n_entries) + other)
+
+    def more_rows(self, n_rows: int) -> list[float]:
+        """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
+        extra = self._extra
+        if len(extra) <= n_rows:
+            bare = self._seconds(self.n_entries)
+            extra += [self._seconds(self.n_entries + n) - bare for n in range(len(extra), n_rows + 1)]
+        return extra
+
+    def shared(self, n_rows: int, n_sequences: int) -> list[float]:
+        """Return a sequence's part of the seconds when so many have 0, 1, ... n_rows further rows each."""
+        extra = self.more_rows(n_rows * n_sequences)
+        return [extra[n * n_sequences] / n_sequences for n in range(n_rows + 1)]
