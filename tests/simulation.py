@@ -222,13 +222,13 @@ class Simulation:
             proposals = list(proposer.propose(requests)) if proposer.n_max else [Proposal(Draft(), None)] * len(running)
             drafted = clock.now
             slow = self.load(len(histories[running[0]])) * max(0.5, random_.gauss(1.0, self.noise))
-            if random_.random() < 0.02 and self.noise:  # noqa: PLR2004 - something else runs
+            if random_.random() < 0.02 and self.noise:
                 slow *= 2
             clock.now = began + (drafted - began) * self.load(len(histories[running[0]]))
             drafted = clock.now
             n_entries = len(running) + sum(len(proposal.draft.tokens) for proposal in proposals)
             clock.now += curve.seconds(n_entries) * slow
-            decoded = Decoded(n_entries, False, clock.now - drafted)
+            decoded = Decoded(n_entries, reading=False, seconds=clock.now - drafted)
             clock.now += self.other
             seconds = {"draft": drafted - began, "verify": decoded.seconds, "total": clock.now - began}
             outcomes = []

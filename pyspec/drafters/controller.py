@@ -144,8 +144,8 @@ class Controller(Chain):
         seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
-            if drafters and not proposal.draft.tokens:
-                self._discard(drafters, request.seq_id)
+            if drafters and not proposal.draft.tokens:  # they will not hear of a decision
+                run_all(functools.partial(self._discard, drafter, request.seq_id) for drafter in drafters)
         return proposals
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
@@ -287,12 +287,6 @@ class Controller(Chain):
         bound = self._memory.bound if kind is RollbackKind.BOUNDED else 0
         again = self.costs.verify.seconds(2) - self.costs.verify.seconds(1)
         return Restoring(bound, self.costs.checkpoint, max(0.0, again))
-
-    @staticmethod
-    def _discard(drafters: Sequence[Drafter], seq_id: int) -> None:
-        """Tell drafters whose drafts are not verified, since they will not hear of a decision."""
-        hooks = [getattr(drafter, "discard", None) for drafter in drafters]
-        run_all(functools.partial(hook, seq_id) for hook in hooks if hook is not None)
 
     def _as_paid(self, drafter: Drafter) -> PaidDrafter:
         self.acceptance.priors.setdefault(drafter.name, _HOPE)

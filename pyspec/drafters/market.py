@@ -87,7 +87,7 @@ class Market:
         found = self.best[i]
         return found is not None and found.drawn
 
-    def add(
+    def add(  # noqa: PLR0913 - who offers what, and what it costs
         self,
         i: int,
         drafter: Drafter,
@@ -158,8 +158,8 @@ class Market:
             lengths: What would be verified otherwise.
 
         Returns:
-            Number of a request, how many tokens of its best draft, and the seconds that are expected to be lost by that;
-            None when there are none.
+            Number of a request, how many tokens of its best draft, and the seconds that are expected to be lost by
+            that; None when there are none.
         """
         found = [(each.path[0], i) for i, each in enumerate(self.best) if each is not None and not each.drawn]
         candidate = self.best[i := max(found)[1]] if found else None
@@ -174,8 +174,10 @@ class Market:
         for k in range(max(1, candidate.least), n_most + 1):
             if k == lengths[i] or self._verify.is_fresh(self.prices.n_entries + others + k):
                 continue
-            tokens = base.tokens + chosen + sum(candidate.path[:k]) - sum(candidate.path[: lengths[i]])
-            seconds = base.seconds + extra[others + k]
+            together = sum(candidate.path[:k])
+            tokens = base.tokens + chosen + together - sum(candidate.path[: lengths[i]])
+            restoring = self.restoring.seconds(k, candidate.path[k - 1], together)
+            seconds = base.seconds + extra[others + k] + restoring
             hoped = tokens / (seconds - _CHEAPER * extra[others + k])
             tried.append((hoped, k, max(0.0, seconds - tokens / rate)))
         hoped, k, loss = max(tried, default=(0.0, 0, 0.0))

@@ -87,7 +87,7 @@ SCENARIOS: dict[str, Sequence[Callable[..., Any]]] = {
 @pytest.mark.parametrize(("column", "n_slots"), [("Q4_1", 1), ("F16", 1), ("1.5B", 1), ("F16", 4)], ids=str)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_never_slower_than_plain_and_as_fast_as_the_best_fixed(scenario: str, column: str, n_slots: int) -> None:
-    simulation = Simulation(column, n_slots, n_tokens=2000 if n_slots == 1 else 1000)
+    simulation = Simulation(column, n_slots, n_tokens=2000 if n_slots == 1 else 1600)
 
     def make(clock: Clock) -> list[Any]:
         return [each(simulation, clock) for each in SCENARIOS[scenario]]

@@ -98,10 +98,10 @@ def test_nothing_is_drafted_where_it_cannot_pay() -> None:
     table.begin()
     table.play()
     table.check_end()
-    assert all(not outcome.proposal.draft.tokens for outcome in table.seats[0].outcomes)
-    assert all(outcome.expected is not None for outcome in table.seats[0].outcomes[:-1])
+    expected = [outcome.expected for outcome in table.seats[0].outcomes[:-1]]
+    assert all(each is not None and (each.length == 0 or each.explores) for each in expected)
     assert isinstance(table.chain, Controller)
-    assert table.chain.explored_seconds == 0.0
+    assert table.chain.explored_seconds <= 0.01 * (table.chain.played_seconds + 30)  # of 30 rounds in advance
 
 
 def test_a_draft_that_nobody_verifies_is_discarded() -> None:
