@@ -22,6 +22,7 @@ from pyspec._native import lib
 from pyspec.engine.admission import Admission, admission_of
 from pyspec.engine.plan import Plan, sized
 from pyspec.engine.request import Event
+from pyspec.engine.slots import Slot
 from pyspec.engine.worker import Workshop
 
 NATIVE_WORK = ("pys_context_decode", "pys_sampler_sample")
@@ -63,13 +64,17 @@ class Nobody:
         """Take an event."""
 
 
+def _reads(slot: Slot) -> bool:
+    return slot.request is not None and slot.request.sequence.reading
+
+
 def measure(workshop: Workshop, admission: Admission, clock: NativeClock, n_slots: int, n_tokens: int) -> list[float]:
     """Return per round the seconds in Python, with so many sequences."""
     scheduler = workshop.scheduler
     for i in range(n_slots):
         request = admission.admit(f"{i}. Once upon a time", Nobody(), max_tokens=n_tokens).request
         scheduler.submit(request)
-    while any(slot.request is None or slot.request.sequence.reading for slot in scheduler.slots[:n_slots]):
+    while len(scheduler.running) < n_slots or any(_reads(slot) for slot in scheduler.running):
         scheduler.step()
     clock.take()
     python: list[float] = []

@@ -1,6 +1,6 @@
 """Tokens per second with 1, 2, 4 and 8 requests at once.
 
-    python benchmarks/streams.py MODEL [--md DRAFT] [--spec-type TYPES] [--tokens N] [--turns N]
+    python benchmarks/streams.py MODEL [--md DRAFT] [--spec-type TYPES] [--threads N] [--tokens N] [--turns N]
 
 Each number of slots has an engine of its own, and all play the same prompts in turns, with and without speculation, in
 one process; printed are medians of total tokens per second, and their ratio to one slot without speculation. MODEL
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--md", help="a draft model")
     parser.add_argument("--spec-type", default="ngram-simple")
+    parser.add_argument("--threads", type=int, help="of the target; all cores otherwise")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=3)
     given = parser.parse_args()
@@ -41,9 +42,10 @@ def main() -> None:
     with pyspec.Model(pyspec.hub.resolve(given.model)) as model:
         draft_model = pyspec.Model(pyspec.hub.resolve(given.md)) if given.md else None
         speculation = pyspec.Speculation(given.spec_type, draft_model)
+        context = pyspec.ContextConfig(n_threads=given.threads) if given.threads else None
         kinds = {"plain": None, given.spec_type: speculation}
         engines = {
-            (name, n_slots): pyspec.Engine(model, speculation=kind, n_slots=n_slots)
+            (name, n_slots): pyspec.Engine(model, speculation=kind, context=context, n_slots=n_slots)
             for name, kind in kinds.items()
             for n_slots in SLOTS
         }

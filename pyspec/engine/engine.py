@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int, shown
 from pyspec.engine.admission import Admitted, Settings, admission_of
-from pyspec.engine.generation import AsyncGeneration, AsyncMailbox, Generation, Mailbox, Reply
+from pyspec.engine.async_generation import AsyncGeneration
+from pyspec.engine.generation import Generation, Mailbox, Reply
 from pyspec.engine.many import Answers
 from pyspec.engine.plan import Plan, checked_speculation, sized
 from pyspec.engine.prompt import Prompt
@@ -155,14 +157,11 @@ class Engine:
     def astream(self, prompt: Prompt, **settings: Unpack[Settings]) -> AsyncGeneration:
         """Generate an answer piece by piece in an event loop; see ``stream``.
 
-        The prompt is read into tokens here; a coroutine that must not wait for that gives token ids.
+        The request is checked in a thread, when the stream begins (see ``AsyncGeneration``); what ``stream`` raises is
+        raised there.
         """
-        mailbox = AsyncMailbox()
-        request, info, observer = self._admission.admit(prompt, mailbox.put, **settings)
-        mailbox.request = request
-        reply = Reply(request, info, self._admission.piece, observer)
-        self._worker.submit(request)
-        return AsyncGeneration(request, reply, mailbox, self._worker.cancel)
+        admit = functools.partial(self._admission.admit, prompt, **settings)
+        return AsyncGeneration(admit, self._worker.submit, self._worker.cancel, self._admission.piece)
 
     def generate_many(
         self, prompts: Iterable[Prompt], *, progress: bool | None = None, **settings: Unpack[Settings]

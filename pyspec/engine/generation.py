@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
-from pyspec.errors import BusyError, ForkedError, LifetimeError
+from pyspec.errors import BusyError, ForkedError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
 
@@ -30,6 +29,7 @@ class Reply:
         info: What it starts with.
         piece: Returns the bytes of a token.
         observer: Who follows it, or None.
+        result: What is filled; a new one unless given.
 
     Attributes:
         result: What there is so far.
@@ -37,9 +37,15 @@ class Reply:
     """
 
     def __init__(
-        self, request: Request, info: RunInfo, piece: Callable[[int], bytes], observer: Observer | None
+        self,
+        request: Request,
+        info: RunInfo,
+        piece: Callable[[int], bytes],
+        observer: Observer | None,
+        result: Result | None = None,
     ) -> None:
-        self.result = Result(prompt_tokens=request.prompt, seed=info.sampling.get("seed"))
+        self.result = Result() if result is None else result
+        self.result.prompt_tokens, self.result.seed = request.prompt, info.sampling.get("seed")
         self.result.valid = request.sequence.rule is None or request.sequence.rule.valid
         self.result.stats.n_prompt = len(request.prompt)
         self.is_over = False
@@ -133,7 +139,7 @@ def _add_rest(result: Result, tokens: Sequence[int], text: bytes, *, has_top: bo
     result.text = text.decode("utf-8", errors="replace")
 
 
-class _Events:
+class Events:
     """Events that have come. The last one stays, so that everyone who waits hears it."""
 
     __slots__ = ("_events", "_last")
@@ -163,7 +169,7 @@ class _Events:
             yield self._last
 
 
-class Mailbox(_Events):
+class Mailbox(Events):
     """Events on their way from the engine's thread to another one.
 
     Args:
@@ -229,7 +235,7 @@ class Generation(Iterator[Chunk]):
         self._cancel = cancel
         self._turn = threading.RLock()  # a signal handler may close what its thread iterates over
         self._closing = False
-        self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
+        self._forgetting = when_forgotten(self, request, reply, mailbox, cancel)
 
     def __next__(self) -> Chunk:
         if not self._turn.acquire(blocking=self._closing):
@@ -242,7 +248,7 @@ class Generation(Iterator[Chunk]):
                     return chunk
         except BaseException as error:
             self._forgetting.detach()
-            _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
+            leave(self._request, self._reply, self._mailbox, self._cancel, finish_of(error))
             raise
         finally:
             self._turn.release()
@@ -273,112 +279,22 @@ class Generation(Iterator[Chunk]):
         self.close()
 
 
-class AsyncMailbox(_Events):
-    """Events on their way from the engine's thread to a coroutine of the loop that makes this.
-
-    Attributes:
-        request: Whose events these are; when the loop is closed, nobody wants it any more.
-    """
-
-    __slots__ = ("_filled", "_loop", "request")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._filled = asyncio.Event()
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            msg = (
-                "No event loop is running here; astream and agenerate are for coroutines, stream and generate are not."
-            )
-            raise LifetimeError(msg) from None
-        self.request: Request | None = None
-
-    def put(self, event: Event) -> None:
-        """Add an event, from any thread."""
-        self._add(event)
-        try:
-            self._loop.call_soon_threadsafe(self._filled.set)
-        except RuntimeError:  # the loop is closed
-            if self.request is not None:
-                self.request.cancelled = True
-        if isinstance(event, Ended):
-            self.request = None  # which refers to this
-
-    async def take(self) -> Event:
-        """Return the oldest event; wait for it."""
-        while True:
-            self._filled.clear()
-            event = self._next()
-            if event is not None:
-                return event
-            await self._filled.wait()
-
-
-class AsyncGeneration(AsyncIterator[Chunk]):
-    """What ``Generation`` is, for coroutines. A task that is cancelled while it waits ends the generation.
-
-    Attributes:
-        result: What there is so far; complete when the iteration ends.
-    """
-
-    def __init__(self, request: Request, reply: Reply, mailbox: AsyncMailbox, cancel: Cancel) -> None:
-        self.result = reply.result
-        self._request = request
-        self._reply = reply
-        self._mailbox = mailbox
-        self._cancel = cancel
-        self._busy = False
-        self._forgetting = _when_forgotten(self, request, reply, mailbox, cancel)
-
-    async def __anext__(self) -> Chunk:
-        if self._busy:
-            msg = "Another task is waiting for this stream's next chunk."
-            raise BusyError(msg)
-        self._busy = True
-        try:
-            while not self._reply.is_over:
-                chunk = self._reply.take(await self._mailbox.take())
-                if chunk is not None:
-                    return chunk
-        except BaseException as error:
-            self._forgetting.detach()
-            _leave(self._request, self._reply, self._mailbox, self._cancel, _finish_of(error))
-            raise
-        finally:
-            self._busy = False
-        self._forgetting.detach()
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        """End the generation now; its slot is free within one round. May be called again."""
-        self._forgetting.detach()
-        _leave(self._request, self._reply, self._mailbox, self._cancel, Finish.CANCELLED)
-
-    async def __aenter__(self) -> AsyncGeneration:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-def _when_forgotten(
-    generation: object, request: Request, reply: Reply, mailbox: Mailbox | AsyncMailbox, cancel: Cancel
+def when_forgotten(
+    generation: object, request: Request, reply: Reply, mailbox: Events, cancel: Cancel
 ) -> weakref.finalize[..., object]:
     """End a generation that nobody refers to any more."""
-    forgetting = weakref.finalize(generation, _leave, request, reply, mailbox, cancel, Finish.CANCELLED)
+    forgetting = weakref.finalize(generation, leave, request, reply, mailbox, cancel, Finish.CANCELLED)
     forgetting.atexit = False  # then the engine ends them all
     return forgetting
 
 
-def _leave(request: Request, reply: Reply, mailbox: Mailbox | AsyncMailbox, cancel: Cancel, finish: Finish) -> None:
+def leave(request: Request, reply: Reply, mailbox: Events, cancel: Cancel, finish: Finish) -> None:
+    """End a generation without waiting for the engine; what has come already is taken in."""
     if not reply.is_over:
         cancel(request)
         reply.leave(mailbox.rest(), finish)
 
 
-def _finish_of(error: BaseException) -> Finish:
+def finish_of(error: BaseException) -> Finish:
     """Return how a generation ends that was left by an exception of its user's side."""
     return Finish.ERROR if isinstance(error, Exception) else Finish.CANCELLED

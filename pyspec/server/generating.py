@@ -47,7 +47,7 @@ class Generations:
         jobs: One for each.
 
     Raises:
-        PyspecError: On entering, what ``Engine.astream`` raises; then none of them runs.
+        PyspecError: On entering, what is wrong with one of them; then none of them runs.
     """
 
     def __init__(self, service: Service, jobs: Sequence[Job]) -> None:
@@ -64,7 +64,9 @@ class Generations:
     async def __aenter__(self) -> Generations:
         try:
             for job in self._jobs:
-                self._running.append(self._service.engine.astream(job.prompt, **job.settings))
+                generation = self._service.engine.astream(job.prompt, **job.settings)
+                await generation.begin()
+                self._running.append(generation)
                 self._meters.append(self._service.metrics.meter())
         except BaseException:
             await self._close()

@@ -172,7 +172,6 @@ def _settings(
         "timeout": service.settings.timeout,  # the engine ends what waits too long, whoever watches
     }
     for grammar in grammars:
-        grammar.compile(vocab)  # here, because the engine would do it in the event loop
         settings["grammar"] = grammar
     wanted = body.speculation()
     if wanted is not None:

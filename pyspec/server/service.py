@@ -27,6 +27,10 @@ class ServedGeneration(Protocol):
         """Return what has one chunk for each round."""
         ...
 
+    async def begin(self) -> None:
+        """Hand it in; what is wrong with it is raised."""
+        ...
+
     async def aclose(self) -> None:
         """End it now; its slot is free one round later at most."""
         ...
@@ -40,7 +44,7 @@ class ServedEngine(Protocol):
     n_ctx_seq: int
 
     def astream(self, prompt: Sequence[int], **settings: Unpack[Settings]) -> ServedGeneration:
-        """Hand in a request; see ``pyspec.Engine.astream``."""
+        """Return what can be begun; see ``pyspec.Engine.astream``."""
         ...
 
     def status(self) -> EngineStatus:

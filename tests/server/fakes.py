@@ -139,24 +139,27 @@ class FakeEngine:
         self.n_emitted = self.n_prompt = self.n_rounds = 0
 
     def astream(self, prompt: Sequence[int], **settings: Any) -> FakeGeneration:
+        assert settings.keys() <= _SETTINGS
+        return FakeGeneration(self, Request(list(prompt), settings))
+
+    def admit(self, generation: FakeGeneration, request: Request) -> Script:
+        """Take a request in, and return what is said to it."""
         if self.refuses is not None:
             raise self.refuses
         if len(self.running) >= self.n_slots + self.n_queue:
             msg = "the queue is full"
             raise BusyError(msg)
-        assert settings.keys() <= _SETTINGS
-        drafting: Drafting | None = settings.get("drafting")
+        drafting: Drafting | None = request.settings.get("drafting")
         unknown = set(drafting.types or ()) - {"fake"} if drafting and not isinstance(drafting.types, str) else set()
         if unknown:
             msg = f"types names {unknown}."
             raise ConfigError(msg)
-        request = Request(list(prompt), settings)
+        if "grammar" in request.settings:
+            request.settings["grammar"].compile(ByteVocab())
         self.requests.append(request)
-        script = self.script if isinstance(self.script, Script) else self.script(request)
         self.n_prompt += len(request.prompt)
-        generation = FakeGeneration(self, request, script)
         self.running.add(generation)
-        return generation
+        return self.script if isinstance(self.script, Script) else self.script(request)
 
     def status(self) -> EngineStatus:
         n_running = min(len(self.running), self.n_slots)
@@ -180,14 +183,17 @@ class FakeEngine:
 class FakeGeneration:
     """Rounds of three tokens: two accepted ones and a bonus."""
 
-    def __init__(self, engine: FakeEngine, request: Request, script: Script) -> None:
-        self._engine, self._request, self._script = engine, request, script
+    def __init__(self, engine: FakeEngine, request: Request) -> None:
+        self._engine, self._request, self._script = engine, request, Script()
         self.result = Result(prompt_tokens=request.prompt, stats=GenerationStats(n_prompt=len(request.prompt)))
         self.result.drafters["fake"] = DrafterStats()
         self._chunks = self._play()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self._chunks
+
+    async def begin(self) -> None:
+        self._script = self._engine.admit(self, self._request)
 
     async def aclose(self) -> None:
         self._engine.n_closed += self.result.finish is None
