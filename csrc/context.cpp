@@ -34,6 +34,7 @@ llama_context_params native_params(const pys_context_params & params) {
     native.rope_freq_scale = params.rope_freq_scale;
     native.ctx_type = params.next_n != 0 ? LLAMA_CONTEXT_TYPE_MTP : LLAMA_CONTEXT_TYPE_DEFAULT;
     native.ctx_other = params.other != nullptr ? params.other->ctx : nullptr;
+    native.pooling_type = LLAMA_POOLING_TYPE_NONE; // a row for each token, also of models that pool theirs
     native.no_perf = true;
     return native;
 }
@@ -114,6 +115,11 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
     return pys::guarded([&]() -> int32_t {
         context->n_rows = 0;
         context->n_entries = 0;
+        const auto n_wanted =
+            std::count_if(batch.outputs, batch.outputs + batch.n_tokens, [](int8_t wanted) { return wanted != 0; });
+        if (context->keeps_output_states && n_wanted != batch.n_tokens) {
+            return pys::fail(PYS_ERR_BATCH, "every entry must want its logits row while output states are kept");
+        }
         if (!fill_batch(context->batch, batch)) {
             return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
         }
@@ -124,8 +130,7 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
         llama_synchronize(context->ctx);
         context->n_entries = batch.n_tokens;
         if (type == LLAMA_PROCESS_TYPE_DECODE) {
-            context->n_rows = static_cast<int32_t>(std::count_if(batch.outputs, batch.outputs + batch.n_tokens,
-                                                                 [](int8_t wanted) { return wanted != 0; }));
+            context->n_rows = static_cast<int32_t>(n_wanted);
             find_best(context, batch.best);
         }
         return PYS_OK;

@@ -1,4 +1,4 @@
-// Hidden states of the last decode: layer inputs and next-n rows.
+// Hidden states of the last decode: layer inputs, next-n rows, and what comes out of the output norm.
 
 #include <algorithm>
 
@@ -21,6 +21,26 @@ int32_t pys_context_keep_next_n(pys_context * context, int32_t which) {
         llama_set_embeddings_nextn(context->ctx, which != 0, which == 1);
         context->keeps_next_n = which;
         context->n_entries = 0;
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_keep_output_states(pys_context * context, int32_t value) {
+    return pys::guarded([&]() -> int32_t {
+        llama_set_embeddings(context->ctx, value != 0);
+        context->keeps_output_states = value != 0;
+        context->n_entries = 0;
+        return PYS_OK;
+    });
+}
+
+int32_t pys_context_output_states(pys_context * context, const float ** rows, int32_t * n_rows) {
+    return pys::guarded([&]() -> int32_t {
+        if (!context->keeps_output_states || context->n_entries == 0) {
+            return pys::fail(PYS_ERR_ARGUMENT, "the last decode did not keep the states after the output norm");
+        }
+        *rows = llama_get_embeddings(context->ctx);
+        *n_rows = context->n_entries;
         return PYS_OK;
     });
 }

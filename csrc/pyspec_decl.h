@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 4 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 5 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -225,10 +225,13 @@ int32_t pys_context_best_allowed(pys_context * context, int32_t row, const uint3
 /* Whether decodes keep the input of a layer, or the next-n rows (0 no, 1 of wanted rows only, 2 of all entries). */
 int32_t pys_context_keep_layer_input(pys_context * context, int32_t layer, int32_t value);
 int32_t pys_context_keep_next_n(pys_context * context, int32_t which);
-/* Rows of the last decode in batch order, valid until the next one: [n_rows, n_embd] and [n_rows, n_embd_out].
- * PYS_ERR_ARGUMENT when they were not kept. */
+/* Whether decodes keep the states after the output norm; then every entry of a batch must want its logits row. */
+int32_t pys_context_keep_output_states(pys_context * context, int32_t value);
+/* Rows of the last decode in batch order, valid until the next one: [n_rows, n_embd], and for the other two
+ * [n_rows, n_embd_out]. PYS_ERR_ARGUMENT when they were not kept. */
 int32_t pys_context_layer_input(pys_context * context, int32_t layer, const float ** rows, int32_t * n_rows);
 int32_t pys_context_next_n(pys_context * context, const float ** rows, int32_t * n_rows);
+int32_t pys_context_output_states(pys_context * context, const float ** rows, int32_t * n_rows);
 /* Overwrites the kept next-n rows, to find out whether the model writes any. */
 int32_t pys_context_fill_next_n(pys_context * context, float value);
 int32_t pys_context_set_next_n_layer(pys_context * context, int32_t offset);

@@ -55,6 +55,7 @@ struct pys_context {
     int32_t n_entries = 0; // entries of the last decode
     std::vector<bool> keeps_layer;
     int32_t keeps_next_n = 0;
+    bool keeps_output_states = false;
     std::map<llama_seq_id, llama_sampler *> selectors; // top-k chains that run on the device
     std::atomic<int32_t> abort_requested{0};
 };

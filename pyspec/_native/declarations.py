@@ -20,7 +20,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -253,8 +253,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_context_best_allowed": (_i32, [_ptr, _i32, _ptr, _i32p]),
     "pys_context_keep_layer_input": (_i32, [_ptr, _i32, _i32]),
     "pys_context_keep_next_n": (_i32, [_ptr, _i32]),
+    "pys_context_keep_output_states": (_i32, [_ptr, _i32]),
     "pys_context_layer_input": (_i32, [_ptr, _i32, _out, _i32p]),
     "pys_context_next_n": (_i32, [_ptr, _out, _i32p]),
+    "pys_context_output_states": (_i32, [_ptr, _out, _i32p]),
     "pys_context_fill_next_n": (_i32, [_ptr, c_float]),
     "pys_context_set_next_n_layer": (_i32, [_ptr, _i32]),
     "pys_context_set_causal": (_i32, [_ptr, _i32]),

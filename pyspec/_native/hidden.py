@@ -1,4 +1,4 @@
-"""Native calls about hidden states: layer inputs, next-n rows, and how a draft model uses them."""
+"""Native calls about hidden states: layer inputs, next-n rows, output states, and how a draft model uses them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def keep_next_n(context: Handle, which: int) -> None:
     context.check(lib().pys_context_keep_next_n(context.pointer, which))
 
 
+def keep_output_states(context: Handle, *, value: bool) -> None:
+    context.check(lib().pys_context_keep_output_states(context.pointer, value))
+
+
 def layer_input(context: Handle, layer: int, width: int) -> npt.NDArray[np.float32]:
     """Return the input of a layer in the last decode as a view, [n_entries, width]."""
     return _rows(context, width, lambda pointer, *out: lib().pys_context_layer_input(pointer, layer, *out))
@@ -33,6 +37,11 @@ def layer_input(context: Handle, layer: int, width: int) -> npt.NDArray[np.float
 def next_n(context: Handle, width: int) -> npt.NDArray[np.float32]:
     """Return the next-n rows of the last decode as a view, [n_rows, width]."""
     return _rows(context, width, lambda pointer, *out: lib().pys_context_next_n(pointer, *out))
+
+
+def output_states(context: Handle, width: int) -> npt.NDArray[np.float32]:
+    """Return the states after the output norm of the last decode as a view, [n_entries, width]."""
+    return _rows(context, width, lambda pointer, *out: lib().pys_context_output_states(pointer, *out))
 
 
 def fill_next_n(context: Handle, value: float) -> None:

@@ -30,6 +30,7 @@ _FLAGS = {
     "allowed_hosts": "--allow-host",
     "cors_origins": "--cors-origin",
     "max_tokens": "--predict",
+    "pooling": "--pooling",
     "timeout": "--timeout",
     "body_timeout": "--body-timeout",
     "shutdown_timeout": "--shutdown-timeout",
@@ -79,6 +80,10 @@ class ServerOptions:
     ] = None
     chat_template_file: Annotated[
         Path | None, typer.Option("--chat-template-file", metavar="FILE", dir_okay=False, help="A file with one.")
+    ] = None
+    pooling: Annotated[
+        str | None,
+        typer.Option("--pooling", metavar="KIND", help="How embeddings are pooled: mean, cls or last."),
     ] = None
     slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = True
     metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer /metrics.")] = True
@@ -200,6 +205,7 @@ def _settings(server: ServerOptions, limits: LimitOptions, sampling: SamplingCon
             sampling=sampling,
             max_tokens=None if limits.max_tokens == -1 else limits.max_tokens,
             chat_template=server.template(),
+            pooling=server.pooling,
             timeout=limits.timeout,
             body_timeout=limits.body_timeout,
             shutdown_timeout=limits.shutdown_timeout,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int, shown
 from pyspec.engine.admission import Admitted, Settings, admission_of
 from pyspec.engine.async_generation import AsyncGeneration
+from pyspec.engine.embedding import Embedder, Vector, pooling_of
 from pyspec.engine.generation import Generation, Mailbox, Reply
 from pyspec.engine.many import Answers
 from pyspec.engine.plan import Plan, checked_speculation, sized
-from pyspec.engine.prompt import Prompt
+from pyspec.engine.prompt import Prompt, checked_prompt
 from pyspec.engine.result import Observer, Result
 from pyspec.engine.saving import read, save
 from pyspec.engine.status import EngineStatus, engine_status
@@ -44,7 +45,7 @@ class Engine:
 
     Args:
         model: The target; it must stay open.
-        speculation: Which drafters propose. None decodes plainly.
+        speculation: Which drafters propose. None is "auto"; ``Speculation("none")`` decodes plainly.
         context: Sizes of the target's context; ``n_ctx`` is divided among the slots. None gives each slot the model's
             context size, at most 4096 tokens.
         n_slots: Requests that run at once, 1 to 256.
@@ -108,6 +109,7 @@ class Engine:
             lambda workshop: admission_of(workshop, self.speculation, shifts=n_keep is not None)
         )
         self.n_ctx_seq = self._admission.n_ctx_seq
+        self._embedder = Embedder(self._worker, model, self.context_config, self.n_ctx_seq)
 
     def generate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Result:
         """Generate a whole answer; see ``stream`` for the arguments.
@@ -181,6 +183,34 @@ class Engine:
                 results so far are in its attribute ``partial``, as a list.
         """
         return Answers(self, prompts, settings, progress=progress).collect()
+
+    def embed(self, prompt: Prompt, *, pooling: str | None = None) -> Vector:
+        """Return a text as a vector; it is read between the rounds of requests.
+
+        The first call makes a second context, for one text as long as a request may be.
+
+        Args:
+            prompt: Text or token ids, as in ``stream``.
+            pooling: What becomes of the states of its tokens: "mean", "last", or "cls" for the first one. None takes
+                what the model was made for.
+
+        Returns:
+            Floats, [n_embd_out], of length 1.
+
+        Raises:
+            ConfigError: An argument is wrong.
+            ContextFullError: The text does not fit.
+            UnsupportedError: ``pooling`` is None and the model was not made for embeddings; the model is an encoder;
+                or the text has rows of floats.
+            ClosedError: The engine is closed.
+        """
+        kind = pooling_of(self.model, pooling)
+        tokens, rows = checked_prompt(prompt, self.model, self.n_ctx_seq)
+        if rows:
+            msg = "A text with rows of floats in it has no embedding."
+            raise UnsupportedError(msg)
+        self._worker.require_own_process()
+        return self._embedder.embed(tokens, kind)
 
     def status(self) -> EngineStatus:
         """Return what is going on.

@@ -33,11 +33,13 @@ class Workshop:
         context: The target.
         chain: The drafters.
         scheduler: Plays requests on them.
+        embedding: A second context of the target's model, for embeddings; None until the first one is asked for.
     """
 
     context: Context
     chain: Chain
     scheduler: Scheduler
+    embedding: Context | None = None
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask the decode in progress to stop, of the target or a draft model; any thread may call this."""
@@ -48,7 +50,8 @@ class Workshop:
 
     def close(self) -> None:
         """Free everything."""
-        run_all((self.chain.close, self.context.close))
+        rest = () if self.embedding is None else (self.embedding.close,)
+        run_all((*rest, self.chain.close, self.context.close))
 
 
 class Worker:
@@ -94,7 +97,7 @@ class Worker:
             ForkedError: It was made in another process.
             BrokenError: It has failed.
         """
-        self._require_own_process()
+        self.require_own_process()
         with self._lock:
             self._require_open()
             if self._n_open >= self._n_open_max:
@@ -124,7 +127,7 @@ class Worker:
 
     def call(self, function: Callable[[Workshop], T]) -> T:
         """Run a function on the thread, between two rounds, and return what it returns."""
-        self._require_own_process()
+        self.require_own_process()
         if threading.current_thread() is self.thread:
             return function(self._owned())
         future: Future[T] = Future()
@@ -175,7 +178,7 @@ class Worker:
             self._n_open -= 1
 
     def _owned(self) -> Workshop:
-        self._require_own_process()
+        self.require_own_process()
         workshop = self._workshop
         if workshop is None:
             self._require_open()
@@ -183,7 +186,7 @@ class Worker:
             raise ClosedError(msg)
         return workshop
 
-    def _require_own_process(self) -> None:
+    def require_own_process(self) -> None:
         """Refuse a forked process, before anything is locked that another thread may have held when it was forked."""
         if self._pid != os.getpid():
             msg = "This engine was made before fork(); make a new one in the child process."

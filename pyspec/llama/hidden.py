@@ -54,6 +54,11 @@ class HiddenStates:
         native.keep_next_n(self._context.handle, _WHICH[which])
         self._context.rows_may_move()
 
+    def keep_output_states(self, *, value: bool = True) -> None:
+        """Let decodes keep the state after the output norm; every entry of a batch must then want its logits row."""
+        native.keep_output_states(self._context.handle, value=require_bool("value", value))
+        self._context.rows_may_move()
+
     def layer_inputs(self, layers: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the inputs of layers side by side, [n_entries, len(layers) * n_embd].
 
@@ -70,6 +75,14 @@ class HiddenStates:
             ConfigError: The last decode did not keep them.
         """
         return np.array(native.next_n(self._context.handle, self._context.model.info.n_embd_out))
+
+    def output_states(self) -> npt.NDArray[np.float32]:
+        """Return the states after the output norm, of which logits are made, [n_entries, n_embd_out].
+
+        Raises:
+            ConfigError: The last decode did not keep them.
+        """
+        return np.array(native.output_states(self._context.handle, self._context.model.info.n_embd_out))
 
     def fill_next_n(self, value: float) -> None:
         """Overwrite the kept rows, to see whether the next decode writes any."""

@@ -231,6 +231,30 @@ class LlamaCompletion(TypedDict):
     speculation: NotRequired[SpeculationCounts]
 
 
+class Embedding(TypedDict):
+    """A text as a vector: numbers, or 32-bit floats, little endian, in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(TypedDict):
+    """OpenAI's answer to a request for embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class ModelEntry(TypedDict):
     """A model."""
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from pyspec.server import answers, chat, completions, native, status
+from pyspec.server import answers, chat, completions, embeddings, native, status
 from pyspec.server.bodies.base import checked
 from pyspec.server.bodies.chat import ChatBody
 from pyspec.server.bodies.text import CompletionBody, DetokenizeBody, EmbeddingsBody, LlamaCompletionBody, TokenizeBody
@@ -66,7 +66,7 @@ ENDPOINTS = (
     Endpoint(
         "/v1/chat/completions", chat.chat, "Answer a conversation.", answers.ChatCompletion, ChatBody, answers.ChatChunk
     ),
-    Endpoint("/v1/embeddings", status.embeddings, "Not supported.", None, EmbeddingsBody),
+    Endpoint("/v1/embeddings", embeddings.embed, "Turn texts into vectors.", answers.Embeddings, EmbeddingsBody),
     Endpoint("/v1/models", status.models, "List the model.", answers.ModelList),
     Endpoint("/v1/models/{model:path}", status.model, "Describe the model.", answers.ModelEntry),
     Endpoint(

@@ -31,24 +31,37 @@ def completion_jobs(service: Service, body: CompletionBody) -> list[Job]:
         raise invalid("best_of is not supported unless it equals n.", param="best_of")
     if body.echo and body.logprobs is not None:
         raise invalid("echo cannot be used with logprobs: those of the prompt are not known.", param="echo")
-    parts = [[part] if isinstance(part, str) else part for part in _prompts(body)]
-    _require_few(service, len(parts) * (body.n or 1))
-    prompts = [_tokens(service, part) for part in parts]
+    texts = separated(body.prompt, "prompt")
+    _require_few(service, len(texts) * (body.n or 1))
+    prompts = [tokens_of(service, text, "prompt") for text in texts]
     settings = _settings(service, body, body.max_tokens, body.grammars())
     if body.logprobs is not None:
         settings.update({"logprobs": True, "n_top": body.logprobs})
     return _jobs(service, prompts, settings, body.n or 1)
 
 
-def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:
-    prompt = body.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise invalid("prompt is empty.", param="prompt")
-    if isinstance(prompt[0], int):
-        return [prompt]
-    return prompt
+def separated(given: str | list[int] | list[str] | list[list[int]], name: str) -> Sequence[str | Sequence[int]]:
+    """Return what was given in any of OpenAI's forms as a list: text, token ids, or several of either.
+
+    Raises:
+        ApiError: It is empty; ``name`` is its field.
+    """
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise invalid(f"{name} is empty.", param=name)
+    return [given] if isinstance(given[0], int) else given
+
+
+def tokens_of(service: Service, text: str | Sequence[int], name: str) -> list[int]:
+    """Return a text or token ids as tokens.
+
+    Raises:
+        ApiError: It is empty or too long; ``name`` is its field.
+    """
+    tokens = _tokens(service, [text] if isinstance(text, str) else text)
+    _require_fitting(service, tokens, name)
+    return tokens
 
 
 def chat_jobs(service: Service, body: ChatBody) -> list[Job]:
@@ -209,12 +222,16 @@ def _too_long(message: str) -> ApiError:
     return invalid(message, code="context_length_exceeded")
 
 
-def _jobs(service: Service, prompts: Sequence[Sequence[int]], settings: Settings, n: int) -> list[Job]:
+def _require_fitting(service: Service, tokens: Sequence[int], name: str) -> None:
     most = service.max_prompt_tokens
+    if not tokens:
+        raise invalid(f"The {name} is empty; give at least one token.", param=name)
+    if len(tokens) > most:
+        raise _too_long(f"The {name} has {len(tokens)} tokens; this server takes at most {most}.")
+
+
+def _jobs(service: Service, prompts: Sequence[Sequence[int]], settings: Settings, n: int) -> list[Job]:
     for prompt in prompts:
-        if not prompt:
-            raise invalid("The prompt is empty; give at least one token.", param="prompt")
-        if len(prompt) > most:
-            raise _too_long(f"The prompt has {len(prompt)} tokens; this server takes at most {most}.")
+        _require_fitting(service, prompt, "prompt")
     sampling = settings.get("sampling") or service.settings.sampling
     return [Job(prompt, {**settings, "sampling": with_seed(sampling, i)}) for prompt in prompts for i in range(n)]

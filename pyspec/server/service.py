@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from pyspec.engine import Chunk, EngineStatus, Result, Settings
 from pyspec.llama.model import Model
@@ -47,6 +51,10 @@ class ServedEngine(Protocol):
         """Return what can be begun; see ``pyspec.Engine.astream``."""
         ...
 
+    def embed(self, prompt: Sequence[int], *, pooling: str | None) -> npt.NDArray[np.float32]:
+        """Return a text as a vector; see ``pyspec.Engine.embed``."""
+        ...
+
     def status(self) -> EngineStatus:
         """Return what is going on."""
         ...
@@ -65,6 +73,7 @@ class Service:
         started: When, in seconds since 1970.
         stopping: Whether the server has been asked to stop.
         n_requests: Requests for work under way.
+        embedding: Held by who asks for embeddings, so that those who wait do not take up a thread each.
     """
 
     engine: ServedEngine
@@ -75,6 +84,7 @@ class Service:
     started: float = field(default_factory=time.time)
     stopping: bool = False
     n_requests: int = 0
+    embedding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def max_prompt_tokens(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyspec.config import MAX_INT32, SamplingConfig, as_list, require_bool, require_float, require_int
+from pyspec.config import MAX_INT32, SamplingConfig, as_list, require_bool, require_float, require_int, shown
+from pyspec.engine.embedding import POOLINGS
 from pyspec.errors import ConfigError
 
 _MAX_SECONDS = 7 * 24 * 3600.0
@@ -23,6 +24,7 @@ class ServerSettings:
         sampling: How tokens are chosen where a request does not say.
         max_tokens: Most tokens to generate where a request does not say; None: until the model or the context ends.
         chat_template: A Jinja template in place of the model's own; "none" does without one.
+        pooling: How embeddings are pooled: "mean", "cls" or "last"; None: as the model was made for.
         timeout: Seconds that a request may take, the time in the queue included.
         body_timeout: Seconds that a request's body may take to arrive.
         shutdown_timeout: Seconds that running requests may still take when the server is asked to stop.
@@ -44,6 +46,7 @@ class ServerSettings:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     max_tokens: int | None = None
     chat_template: str | None = None
+    pooling: str | None = None
     timeout: float = 600.0
     body_timeout: float = 30.0
     shutdown_timeout: float = 30.0
@@ -68,6 +71,9 @@ class ServerSettings:
         for name in ("max_tokens", "max_prompt_tokens"):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 0, MAX_INT32)
+        if self.pooling not in (None, *POOLINGS):
+            msg = f"pooling must be one of {', '.join(POOLINGS)}, not {shown(self.pooling)}."
+            raise ConfigError(msg)
         for name in ("slots", "metrics"):
             require_bool(name, getattr(self, name))
 

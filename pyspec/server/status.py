@@ -1,4 +1,4 @@
-"""``/health``, ``/slots``, ``/metrics``, ``/v1/models``; and that there are no embeddings."""
+"""``/health``, ``/slots``, ``/metrics`` and ``/v1/models``."""
 
 from __future__ import annotations
 
@@ -69,8 +69,3 @@ def _entry(service: Service, name: str) -> ModelEntry:
             "size": served.info.size_bytes,
         },
     }
-
-
-async def embeddings(call: Call) -> None:
-    """Say that there are none."""
-    raise unsupported(f"{call.service.model} generates text here; this server makes no embeddings.")

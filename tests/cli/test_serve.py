@@ -85,6 +85,7 @@ def test_every_flag_arrives(run: Run, served: Served, tmp_path: Path) -> None:
     template.write_text(CHATML, encoding="utf-8")
     flags = "--host localhost --port 0 -a first,second --api-key one --allow-host me --cors-origin https://page.example"
     flags += " --no-slots --no-metrics -np 2 --queue 3 --cache-ram 5 -n 7 --max-prompt 8 --max-choices 9"
+    flags += " --pooling last"
     flags += " --max-requests 10 --max-body 11 --timeout 12 --body-timeout 13 --shutdown-timeout 14 --temp 0.5"
     ran = run("serve", "-m", "x", *flags.split(), "--api-key-file", keys, "--chat-template-file", template)
     assert ran.code == 0, ran.err
@@ -96,6 +97,7 @@ def test_every_flag_arrives(run: Run, served: Served, tmp_path: Path) -> None:
         sampling=SamplingConfig(temperature=0.5),
         max_tokens=7,
         chat_template=CHATML,
+        pooling="last",
         timeout=12,
         body_timeout=13,
         shutdown_timeout=14,
@@ -128,6 +130,7 @@ def test_a_key_may_come_from_the_environment(run: Run, served: Served, monkeypat
         (("--chat-template-file", "/nowhere"), "--chat-template-file"),
         (("--chat-template", "x", "--chat-template-file", "y"), "give one of --chat-template"),
         (("--port", "70000"), "--port"),
+        (("--pooling", "rank"), "--pooling"),
     ],
 )
 def test_wrong_usage_names_the_flag(run: Run, served: Served, arguments: tuple[str, ...], named: str) -> None:

@@ -121,6 +121,7 @@ class FakeEngine:
         n_running: Generations that were begun and have not ended.
         n_closed: Generations that were closed before their end.
         refuses: Raised in place of taking a request in.
+        embedded: Texts that were made into vectors.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class FakeEngine:
         self.running: set[FakeGeneration] = set()
         self.n_closed = 0
         self.refuses: Exception | None = None
+        self.embedded: list[list[int]] = []
         self.drafters = {"fake": DrafterStats()}
         self.n_emitted = self.n_prompt = self.n_rounds = 0
 
@@ -160,6 +162,12 @@ class FakeEngine:
         self.n_prompt += len(request.prompt)
         self.running.add(generation)
         return self.script if isinstance(self.script, Script) else self.script(request)
+
+    def embed(self, prompt: Sequence[int], *, pooling: str | None) -> npt.NDArray[np.float32]:
+        """Return the tokens' number, their sum, and the length of the pooling's name."""
+        self.embedded.append(list(prompt))
+        assert pooling is not None
+        return np.array([len(prompt), sum(prompt), len(pooling)], np.float32)
 
     def status(self) -> EngineStatus:
         n_running = min(len(self.running), self.n_slots)
@@ -271,7 +279,10 @@ def _model(template: str | None) -> Any:
         vocab=ByteVocab(),
         path=Path("folder") / "fake.gguf",
         chat_template=lambda name=None: template if name is None else None,
-        info=SimpleNamespace(n_ctx_train=1000, n_embd=8, n_params=123, size_bytes=456),
+        info=SimpleNamespace(
+            architecture="fake", n_ctx_train=1000, n_embd=8, n_embd_out=3, n_params=123, size_bytes=456
+        ),
+        metadata={},
     )
 
 

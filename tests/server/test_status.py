@@ -49,11 +49,6 @@ def test_health(client: Client) -> None:
     assert client.send("/health").status == 503
 
 
-def test_embeddings_are_not_made(client: Client) -> None:
-    answer = client.send("/v1/embeddings", {"input": "Hi", "model": "x"})
-    assert (answer.status, answer.error["code"]) == (501, "not_supported")
-
-
 def test_slots_tell_what_they_do_and_not_what_is_said(start: Start, engine: FakeEngine) -> None:
     async def play() -> None:
         gate = asyncio.Event()

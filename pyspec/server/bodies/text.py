@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from pydantic import Field
 
@@ -69,8 +69,12 @@ class DetokenizeBody(Body):
 class EmbeddingsBody(Body):
     """OpenAI's request for embeddings."""
 
-    input: Any
-    model: str | None = None
-    encoding_format: str | None = None
-    dimensions: int | None = None
-    user: str | None = None
+    input: str | ListOf[TokenId] | ListOf[str] | ListOf[ListOf[TokenId]] = Field(
+        description="str, token ids, or several of either."
+    )
+    model: str | None = Field(default=None, description="Any name: there is one model here.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        default=None, description="base64: 32-bit floats, little endian."
+    )
+    dimensions: int | None = Field(default=None, description="Only the model's own width.", ge=1)
+    user: str | None = Field(default=None, description="Accepted, without effect.")
