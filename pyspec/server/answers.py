@@ -297,6 +297,90 @@ class Health(TypedDict):
     status: Literal["ok"]
 
 
+class Prompt(TypedDict):
+    """A conversation as text."""
+
+    prompt: str
+
+
+class Version(TypedDict):
+    """Which version this is, and of which llama.cpp."""
+
+    version: str
+    llama_cpp: str
+
+
+class Bias(TypedDict):
+    """What is added to a token's logit; null bans it."""
+
+    token: int
+    bias: float | None
+
+
+class GenerationSettings(TypedDict):
+    """How tokens are chosen and when they end, under llama.cpp's names; -1: no limit, or another seed each time."""
+
+    seed: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: list[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: list[Bias]
+    samplers: list[str]
+    n_predict: int
+    max_tokens: int
+    stop: list[str]
+    n_probs: int
+    stream: bool
+
+
+class DefaultSettings(TypedDict):
+    """What holds where a request does not say."""
+
+    n_ctx: int
+    params: GenerationSettings
+
+
+class Modalities(TypedDict):
+    """What can be read besides text."""
+
+    vision: bool
+    audio: bool
+
+
+class Props(TypedDict):
+    """llama.cpp's description of a server."""
+
+    default_generation_settings: DefaultSettings
+    total_slots: int
+    model_alias: str
+    model_path: str
+    modalities: Modalities
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    build_info: str
+    drafters: list[str]
+
+
 class Slot(TypedDict):
     """A seat in the engine."""
 

@@ -50,11 +50,15 @@ def create_app(service: Service) -> Starlette:
     Example:
         >>> app = create_app(make_service(engine, ServerSettings(api_keys=["secret"])))  # doctest: +SKIP
     """
-    routes = [Route(endpoint.path, EndpointApp(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
+    routes = [
+        Route(path, EndpointApp(service, endpoint), methods=[endpoint.method])
+        for endpoint in ENDPOINTS
+        for path in endpoint.paths
+    ]
     described = to_json(openapi.document())
     routes.append(Route(_DESCRIPTION, _Described(described), methods=["GET"]))
     settings = service.settings
-    public = [endpoint.path for endpoint in ENDPOINTS if endpoint.public]
+    public = [path for endpoint in ENDPOINTS if endpoint.public for path in endpoint.paths]
     layers = [Middleware(Tracking, service.metrics)]
     if settings.cors_origins:
         layers.append(_cors(settings))

@@ -12,8 +12,9 @@ from pyspec.server.answers import ChatChoice, ChatLogprobs, Delta, DeltaChoice, 
 from pyspec.server.bodies.chat import ChatBody
 from pyspec.server.calling import Call, new_id, now, reason
 from pyspec.server.generating import Generations
-from pyspec.server.jobs import chat_jobs
+from pyspec.server.jobs import chat_jobs, chat_text
 from pyspec.server.logprobs import ScoredText, for_chat
+from pyspec.server.service import Service
 from pyspec.server.tool_calls import CallReader
 from pyspec.speculation import Finish
 
@@ -67,6 +68,15 @@ async def chat(call: Call) -> None:
         chunks = await call.whole(running)
         choices = [_choice(i, voices[i], of_one) for i, of_one in enumerate(chunks)]
         await call.reply.json({**common, "object": "chat.completion", "choices": choices, **_counts(running)})
+
+
+async def apply_template(call: Call) -> None:
+    """Answer with a conversation as text; what the next message could be is not looked at."""
+    await call.reply.json({"prompt": await call.computed(_applied)})
+
+
+def _applied(service: Service, body: ChatBody) -> str:
+    return service.speech.unmarked(chat_text(service, body, tools.forced(body) or tools.offered(body)))
 
 
 def _counts(running: Generations) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from pyspec.server import answers, chat, completions, embeddings, native, status
+from pyspec.server import about, answers, chat, completions, embeddings, native, status
 from pyspec.server.bodies.base import checked
 from pyspec.server.bodies.chat import ChatBody
 from pyspec.server.bodies.text import CompletionBody, DetokenizeBody, EmbeddingsBody, LlamaCompletionBody, TokenizeBody
@@ -38,6 +38,7 @@ class Endpoint:
         body: What a request says; None for GET.
         chunk: Type of a streamed answer's events.
         public: Whether it answers without a key.
+        aliases: Other paths that do the same.
     """
 
     path: str
@@ -47,6 +48,12 @@ class Endpoint:
     body: type[BaseModel] | None = None
     chunk: Any = None
     public: bool = False
+    aliases: Sequence[str] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its paths."""
+        return (self.path, *self.aliases)
 
     @property
     def method(self) -> str:
@@ -62,12 +69,26 @@ ENDPOINTS = (
         answers.Completion,
         CompletionBody,
         answers.Completion,
+        aliases=("/completions",),
     ),
     Endpoint(
-        "/v1/chat/completions", chat.chat, "Answer a conversation.", answers.ChatCompletion, ChatBody, answers.ChatChunk
+        "/v1/chat/completions",
+        chat.chat,
+        "Answer a conversation.",
+        answers.ChatCompletion,
+        ChatBody,
+        answers.ChatChunk,
+        aliases=("/chat/completions",),
     ),
-    Endpoint("/v1/embeddings", embeddings.embed, "Turn texts into vectors.", answers.Embeddings, EmbeddingsBody),
-    Endpoint("/v1/models", status.models, "List the model.", answers.ModelList),
+    Endpoint(
+        "/v1/embeddings",
+        embeddings.embed,
+        "Turn texts into vectors.",
+        answers.Embeddings,
+        EmbeddingsBody,
+        aliases=("/embeddings",),
+    ),
+    Endpoint("/v1/models", status.models, "List the model.", answers.ModelList, aliases=("/models",)),
     Endpoint("/v1/models/{model:path}", status.model, "Describe the model.", answers.ModelEntry),
     Endpoint(
         "/completion",
@@ -79,7 +100,17 @@ ENDPOINTS = (
     ),
     Endpoint("/tokenize", native.tokenize, "Turn text into tokens.", answers.Tokens, TokenizeBody),
     Endpoint("/detokenize", native.detokenize, "Turn tokens into text.", answers.Content, DetokenizeBody),
-    Endpoint("/health", status.health, "Tell whether requests are taken.", answers.Health, public=True),
+    Endpoint("/apply-template", chat.apply_template, "Turn a conversation into text.", answers.Prompt, ChatBody),
+    Endpoint(
+        "/health",
+        status.health,
+        "Tell whether requests are taken.",
+        answers.Health,
+        public=True,
+        aliases=("/v1/health",),
+    ),
+    Endpoint("/version", about.version, "Tell which version this is.", answers.Version),
+    Endpoint("/props", about.props, "Describe the server, as llama.cpp does.", answers.Props),
     Endpoint("/slots", status.slots, "Tell what the slots do.", list[answers.Slot]),
     Endpoint("/metrics", status.metrics, "Prometheus' metrics.", None),
 )

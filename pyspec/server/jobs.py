@@ -89,6 +89,11 @@ def chat_jobs(service: Service, body: ChatBody) -> list[Job]:
 
 def chat_prompt(service: Service, body: ChatBody, offered: Sequence[dict[str, Any]]) -> list[int]:
     """Return a conversation as tokens."""
+    return service.speech.tokens(chat_text(service, body, offered))
+
+
+def chat_text(service: Service, body: ChatBody, offered: Sequence[dict[str, Any]]) -> str:
+    """Return a conversation as text, with names of control tokens in messages marked; see ``Speech``."""
     template, speech = service.template, service.speech
     if template is None:
         raise unsupported("The model has no chat template; the server can be started with one (--chat-template-file).")
@@ -104,7 +109,7 @@ def chat_prompt(service: Service, body: ChatBody, offered: Sequence[dict[str, An
     if body.continue_final_message:
         text = _up_to(text, str(messages[-1]["content"] or "").strip())
     _require_short(service, len(text))
-    return speech.tokens(text)
+    return text
 
 
 def _length(message: Message) -> int:

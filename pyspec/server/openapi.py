@@ -43,7 +43,8 @@ def document() -> dict[str, Any]:
     _, body_definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
-        paths.setdefault(_path(endpoint), {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+        for path in map(_plain, endpoint.paths):
+            paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, path, schemas)
     components = {**definitions.get("$defs", {}), **body_definitions.get("$defs", {})}
     return {
         "openapi": "3.1.0",
@@ -56,11 +57,11 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
     error = {"application/json": {"schema": schemas[repr(ErrorAnswer)]}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
-        "operationId": "_".join([endpoint.method.lower(), *re.findall(r"\w+", _path(endpoint))]),
+        "operationId": "_".join([endpoint.method.lower(), *re.findall(r"\w+", path)]),
         "responses": {
             "200": {"description": "The answer.", "content": _content(endpoint, schemas)},
             **{status: {"description": text, "content": error} for status, text in _ERRORS.items()},
@@ -70,7 +71,7 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
         operation["security"] = [{}, {"key": []}]
     if endpoint.body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(endpoint.body)}}}
-    names = [part[1:-1] for part in _path(endpoint).split("/") if part.startswith("{")]
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     if names:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
@@ -78,9 +79,9 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     return operation
 
 
-def _path(endpoint: Endpoint) -> str:
-    """Return the path without Starlette's types of parameters."""
-    return re.sub(r":\w+}", "}", endpoint.path)
+def _plain(path: str) -> str:
+    """Return a path without Starlette's types of parameters."""
+    return re.sub(r":\w+}", "}", path)
 
 
 def _body(body: type[BaseModel]) -> dict[str, str]:

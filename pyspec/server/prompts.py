@@ -61,6 +61,11 @@ class Speech:
             return {key: self.marked(part) for key, part in value.items()}
         return [self.marked(part) for part in value] if isinstance(value, list) else value
 
+    @staticmethod
+    def unmarked(text: str) -> str:
+        """Return a rendered conversation without the marks."""
+        return text.replace(_BEGIN, "").replace(_END, "")
+
     def read(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Return text as tokens.
 

@@ -44,11 +44,13 @@ class ChatTemplate:
         ConfigError: It is broken, or it leaves out what the user says.
 
     Attributes:
+        source: The template.
         knows_system: Whether it renders system messages.
         knows_tools: Whether it renders definitions of tools, calls and results.
     """
 
     def __init__(self, source: str, *, tool_source: str | None = None, bos: str = "", eos: str = "") -> None:
+        self.source = source
         self._tokens = {"bos_token": bos, "eos_token": eos}
         world = environment()
         try:

@@ -40,7 +40,7 @@ def address() -> Iterator[str]:
 
 
 def test_the_description_is_read() -> None:
-    assert len(OPERATIONS) == 11
+    assert len(OPERATIONS) == 19
 
 
 KINDS = [

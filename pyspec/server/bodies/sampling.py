@@ -77,7 +77,10 @@ class BiasVocab(Protocol):
         ...
 
 
-_RENAMED = {"mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}
+RENAMED = {"mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}
+"""llama.cpp's name of a setting to ours, where they differ."""
+ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""What changes a row, in this order, under llama.cpp's names."""
 _OTHERS = {"logit_bias", "ignore_eos"}
 _ALL = {"top_k": 0, "repeat_last_n": _MOST_RECENT, "dry_penalty_last_n": _MOST_RECENT, "seed": None}  # what -1 means
 
@@ -92,7 +95,7 @@ def sampling_config(body: SamplingFields, defaults: SamplingConfig, vocab: BiasV
     for name in SamplingFields.model_fields.keys() - _OTHERS:
         value = getattr(body, name)
         if value is not None:
-            given[_RENAMED.get(name, name)] = _ALL[name] if value == -1 and name in _ALL else value
+            given[RENAMED.get(name, name)] = _ALL[name] if value == -1 and name in _ALL else value
     biases = dict(defaults.logit_bias)
     biases.update(_biases(body.logit_bias, vocab))
     if body.ignore_eos:
