@@ -86,7 +86,7 @@ class Report:
         """Return the answer in a line or two."""
         ranked = overall(self.figures)
         if not ranked:
-            return "Nothing was measured."
+            return f"No speed was measured. {self._outputs()}" if self.figures else "No speed was measured."
         label, ratio = ranked[0]
         best = f"{label} is {ratio:.2f} times as fast as plain decoding"
         if len({each.workload for each in self.figures}) >= _SEVERAL:

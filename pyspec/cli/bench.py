@@ -58,19 +58,23 @@ class MeasureOptions:
         bool, typer.Option("--check", help="Compare outputs, by logits where they differ; exit code 1 if they do.")
     ] = False
     tie: Annotated[
-        float, typer.Option("--tie", min=0.0, metavar="X", help="For --check: logits nearer than this are level.")
-    ] = 1e-3
+        float | None,
+        typer.Option("--tie", min=0.0, metavar="X", help="For --check: logits nearer than this are level (0.5)."),
+    ] = None
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Search for the best threads and drafters, and print their flags.")
     ] = False
     timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Measure decodes, for some seconds.")] = True
 
     def require_possible(self) -> None:
-        """Refuse to measure nothing.
+        """Refuse what makes no sense.
 
         Raises:
-            typer.BadParameter: There are no pairs, and they are needed.
+            typer.BadParameter: There are no pairs, and they are needed; or ``--tie`` has no use.
         """
+        if self.tie is not None and not self.check:
+            msg = "it says what --check takes for equal; give that, too."
+            raise typer.BadParameter(msg, param_hint="--tie")
         if self.n_pairs < 1 and (self.suggest or not self.check):
             msg = "without pairs nothing is measured; 0 goes with --check."
             raise typer.BadParameter(msg, param_hint="--pairs")
@@ -186,9 +190,10 @@ def _measured(
     from pyspec.bench import Plan  # noqa: PLC0415
     from pyspec.bench.session import Session  # noqa: PLC0415
     from pyspec.cli import benching  # noqa: PLC0415 - it loads the native library
+    from pyspec.trace import TIE_EPSILON  # noqa: PLC0415
 
     lab = benching.lab_of(model, draft_model, sizes, workloads, n_slots=measure.n_slots, n_tokens=measure.n_tokens)
-    tie = measure.tie if measure.check else None
+    tie = (TIE_EPSILON if measure.tie is None else measure.tie) if measure.check else None
     plan = Plan(n_tokens=measure.n_tokens, n_pairs=measure.n_pairs, n_slots=measure.n_slots, tie=tie)
     wanted = settings or benching.usual_settings(draft_model, searches=measure.suggest)
     curve: Sequence[float] = ()
