@@ -2,7 +2,7 @@
 
 ::
 
-    cli, server, trace, the package itself
+    cli, server, bench, trace, the package itself
     engine
     drafters
     speculation
@@ -25,14 +25,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspec"
 LAYERS = ("config", "files", "folders", "locking", "_native", "llama", "speculation", "drafters", "engine")
-TOP = ("trace", "server", "cli")
+TOP = ("trace", "bench", "server", "cli")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "hub": {"errors", "config", "folders", "locking"},
     **{layer: {"errors", *LAYERS[:i]} for i, layer in enumerate(LAYERS)},
     "trace": {"errors", *LAYERS},
+    "bench": {"errors", *LAYERS, "trace"},
     "server": {"errors", *LAYERS, "trace", ""},
-    "cli": {"errors", *LAYERS, "trace", "server", "hub", ""},
+    "cli": {"errors", *LAYERS, "trace", "bench", "server", "hub", ""},
     "__main__": {"cli"},
     "": {"errors", "hub", *LAYERS, *TOP},
 }

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import pyspec
-from pyspec.cli import generate, info, models, ngram_cache, probe, serve, trace
+from pyspec.cli import bench, generate, info, models, ngram_cache, probe, serve, trace
 from pyspec.cli.failing import CommandGroup, Settings, one_line
 from pyspec.cli.logs import DebugFlag, LogLevelFlag, VerboseFlag, start_logging
 from pyspec.errors import PyspecError
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.command("info")(info.info)
 app.command("probe")(probe.probe)
+app.command("bench")(bench.bench)
 app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.add_typer(models.app)

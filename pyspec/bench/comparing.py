@@ -1,0 +1,177 @@
+"""Plain decoding and another setting in turns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyspec.bench.running import Lab, Run, Runner
+from pyspec.bench.setting import PLAIN, Setting
+from pyspec.bench.workloads import Workload
+from pyspec.trace import Comparison as Verdict
+from pyspec.trace import compare
+
+Step = Callable[[], None]
+"""Is called after each run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure.
+
+    Attributes:
+        n_tokens: Most tokens of an answer.
+        n_pairs: Pairs per workload and setting.
+        n_slots: Prompts that are answered at once.
+        tie: Logits nearer than this are level, so that either token is right; None does not compare outputs by logits.
+    """
+
+    n_tokens: int
+    n_pairs: int
+    n_slots: int = 1
+    tie: float | None = None
+
+    def batches(self, workload: Workload) -> list[tuple[str, ...]]:
+        """Return the prompts that are answered at once.
+
+        With one slot each prompt is alone. Otherwise all are handed in together; where they are fewer than the slots
+        they come again, with a number in front so that none finds another one's memory.
+        """
+        if self.n_slots == 1:
+            return [(prompt,) for prompt in workload.prompts]
+        prompts, n_prompts = workload.prompts, len(workload.prompts)
+        again = tuple(f"{i}. {prompts[i % n_prompts]}" for i in range(n_prompts, self.n_slots))
+        return [(*prompts, *again)]
+
+    def n_runs(self, workloads: Sequence[Workload], n_settings: int) -> int:
+        """Return how many runs a bench with so many settings has."""
+        n_batches = sum(len(self.batches(workload)) for workload in workloads)
+        return n_batches * (1 + n_settings * (1 + 2 * self.n_pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One workload, answered twice; a run per batch."""
+
+    plain: tuple[Run, ...]
+    other: tuple[Run, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """The setting's speed by plain decoding's; None when one of them said nothing."""
+        plain, other = speed(self.plain), speed(self.other)
+        return other / plain if plain and other else None
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are the same."""
+        return all(
+            ours.tokens == theirs.tokens
+            for plain, other in zip(self.plain, self.other, strict=True)
+            for ours, theirs in zip(plain.results, other.results, strict=True)
+        )
+
+
+def speed(runs: Sequence[Run]) -> float:
+    """Return tokens per second of some runs together, 0 when nothing was said."""
+    seconds = sum(run.counted_seconds for run in runs)
+    return sum(run.counted_tokens for run in runs) / seconds if seconds > 0 else 0.0
+
+
+@dataclass(slots=True)
+class Comparison:
+    """A setting against plain decoding on one workload; it grows with each pair.
+
+    Attributes:
+        workload: Its name.
+        setting: The setting.
+        pairs: What was measured.
+        inspected: The first run of each batch, which is not measured: it warms up, and is looked at closely.
+        plain_inspected: The same of plain decoding.
+        verdicts: Per prompt whether both say the same; empty unless asked.
+    """
+
+    workload: str
+    setting: Setting
+    pairs: list[Pair] = field(default_factory=list)
+    inspected: tuple[Run, ...] = ()
+    plain_inspected: tuple[Run, ...] = ()
+    verdicts: list[Verdict] = field(default_factory=list)
+
+
+class Bench:
+    """Compares settings with plain decoding, one after the other, on some workloads.
+
+    Args:
+        lab: Makes the runners.
+        workloads: The workloads.
+        plan: How much to measure.
+        step: Called after each run.
+        n_threads: In place of the lab's own number.
+
+    Attributes:
+        comparisons: What was measured so far, also when it was broken off.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        workloads: Sequence[Workload],
+        plan: Plan,
+        step: Step = lambda: None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.comparisons: list[Comparison] = []
+        self._lab = lab
+        self._workloads = workloads
+        self._plan = plan
+        self._step = step
+        self._n_threads = n_threads
+        self._plain_inspected: dict[str, tuple[Run, ...]] = {}
+
+    def run(self, settings: Sequence[Setting]) -> list[Comparison]:
+        """Measure all; returns the comparisons that were added."""
+        first = len(self.comparisons)
+        with contextlib.closing(self._lab.open(PLAIN, self._n_threads)) as plain:
+            for setting in settings:
+                with contextlib.closing(self._lab.open(setting, self._n_threads)) as other:
+                    for workload in self._workloads:
+                        self._compare(plain, other, setting, workload)
+        return self.comparisons[first:]
+
+    def _compare(self, plain: Runner, other: Runner, setting: Setting, workload: Workload) -> None:
+        batches = self._plan.batches(workload)
+        comparison = Comparison(workload.name, setting)
+        self.comparisons.append(comparison)
+        if workload.name not in self._plain_inspected:
+            self._plain_inspected[workload.name] = self._inspect(plain, batches)
+        comparison.plain_inspected = self._plain_inspected[workload.name]
+        comparison.inspected = self._inspect(other, batches)
+        if self._plan.tie is not None:
+            comparison.verdicts = _verdicts(comparison, self._plan.tie)
+        for _ in range(self._plan.n_pairs):
+            comparison.pairs.append(self._pair(plain, other, batches))
+
+    def _inspect(self, runner: Runner, batches: Sequence[Sequence[str]]) -> tuple[Run, ...]:
+        runs = []
+        for prompts in batches:
+            runs.append(runner.run(prompts, self._plan.n_tokens, inspect=True))
+            self._step()
+        return tuple(runs)
+
+    def _pair(self, plain: Runner, other: Runner, batches: Sequence[Sequence[str]]) -> Pair:
+        runs: tuple[list[Run], list[Run]] = ([], [])
+        for prompts in batches:
+            for runner, made in zip((plain, other), runs, strict=True):
+                made.append(runner.run(prompts, self._plan.n_tokens))
+                self._step()
+        return Pair(tuple(runs[0]), tuple(runs[1]))
+
+
+def _verdicts(comparison: Comparison, tie: float) -> list[Verdict]:
+    return [
+        compare(ours, theirs, epsilon=tie)
+        for plain, other in zip(comparison.plain_inspected, comparison.inspected, strict=True)
+        for ours, theirs in zip(plain.results, other.results, strict=True)
+    ]

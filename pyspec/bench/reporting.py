@@ -1,0 +1,247 @@
+"""What was measured, in words, tables, JSON and Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspec.bench.comparing import Comparison
+from pyspec.bench.figures import Figures, expected_ratio, figures_of
+from pyspec.bench.setting import Setting
+from pyspec.bench.suggesting import ThreadSpeed, best_setting, overall
+from pyspec.trace import Verdict
+
+HEADER = (
+    "workload",
+    "setting",
+    "plain t/s",
+    "t/s",
+    "ratio",
+    "quartiles",
+    "accepted",
+    "length",
+    "rounds",
+    "draft/verify/python",
+    "expected",
+    "first token",
+    "p50/p95",
+    "outputs",
+)
+_SEVERAL = 2
+
+
+@dataclass(slots=True)
+class Report:
+    """All of a bench.
+
+    Attributes:
+        about: Machine, versions, model, flags: name to value.
+        comparisons: What was measured.
+        settings: The settings that were to be compared.
+        n_slots: Prompts at once.
+        curve: t(1), t(2), ... relative to t(1); empty when it was not measured.
+        threads: Plain decoding by number of threads, the fastest first; empty unless it was searched.
+        tried: Of a search, all settings with their overall ratio in its first round.
+        suggests: Whether a command line is wanted.
+        base: The words that it begins with.
+        model_words: The words that give the draft model.
+        interrupted: It was broken off.
+        piece: Returns the text of a token; used at once, because the model will be closed.
+        differences: A line per output that was compared by logits and is not the same.
+    """
+
+    about: Mapping[str, Any]
+    comparisons: Sequence[Comparison]
+    settings: Sequence[Setting]
+    n_slots: int = 1
+    curve: Sequence[float] = ()
+    threads: Sequence[ThreadSpeed] = ()
+    tried: Sequence[tuple[str, float]] = ()
+    suggests: bool = False
+    base: Sequence[str] = ()
+    model_words: Sequence[str] = ()
+    interrupted: bool = False
+    piece: Callable[[int], str] = str
+    figures: list[Figures] = field(init=False)
+    differences: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.figures = [figures_of(comparison) for comparison in self.comparisons]
+        self.differences = self._differences()
+
+    @property
+    def ceiling(self) -> float | None:
+        """The largest n / t(n): the speed-up when drafts cost nothing and always stand."""
+        return max((n / cost for n, cost in enumerate(self.curve, 1)), default=None)
+
+    @property
+    def has_difference(self) -> bool:
+        """Whether outputs that were compared by logits differ by more than a tie."""
+        return any(each.verdict is Verdict.DIFFERENT for made in self.comparisons for each in made.verdicts)
+
+    def headline(self) -> str:
+        """Return the answer in a line or two."""
+        ranked = overall(self.figures)
+        if not ranked:
+            return f"No speed was measured. {self._outputs()}" if self.figures else "No speed was measured."
+        label, ratio = ranked[0]
+        best = f"{label} is {ratio:.2f} times as fast as plain decoding"
+        if len({each.workload for each in self.figures}) >= _SEVERAL:
+            best += f" over all workloads ({self._range(label)})"
+        if best_setting(self.figures, self.settings)[0].types:
+            answer = f"{best}."
+        else:
+            answer = f"Leave speculation off: at best, {best}."
+        ceiling = "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f}."
+        return f"{answer} {self._outputs()}{ceiling}"
+
+    def _range(self, label: str) -> str:
+        ratios = [
+            (each.ratio.median, each.workload)
+            for each in self.figures
+            if each.setting == label and each.ratio is not None
+        ]
+        low, high = min(ratios), max(ratios)
+        return f"{low[0]:.2f} on {low[1]}, {high[0]:.2f} on {high[1]}"
+
+    def _outputs(self) -> str:
+        if any(figures.verdicts for figures in self.figures):
+            if self.has_difference:
+                return "OUTPUTS DIFFER, see below."
+            ties = sum(figures.verdicts.get(Verdict.TIE.value, 0) for figures in self.figures)
+            return f"Outputs are equal but for {_count(ties, 'tie')}." if ties else "Outputs are equal."
+        n_equal = sum(figures.equal[0] for figures in self.figures)
+        n_pairs = sum(figures.equal[1] for figures in self.figures)
+        if n_equal == n_pairs:
+            return "Outputs are equal."
+        return f"Outputs are equal in {n_equal} of {n_pairs} pairs; --check explains the others."
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row of text per comparison, for ``HEADER``."""
+        return [self._row(each) for each in self.figures]
+
+    def _row(self, each: Figures) -> tuple[str, ...]:
+        ratio, shares, latency = each.ratio, each.shares, each.latency
+        expected = expected_ratio(each, self.curve) if self.n_slots == 1 else None
+        parts = "/".join(_number(shares.get(stage), "{:.0%}") for stage in ("draft", "verify", "python"))
+        return (
+            each.workload,
+            each.setting,
+            _number(each.plain_speed, "{:.1f}"),
+            _number(each.speed, "{:.1f}"),
+            _number(None if ratio is None else ratio.median, "{:.2f}"),
+            "-" if ratio is None else f"{ratio.low:.2f} to {ratio.high:.2f}",
+            _number(each.acceptance, "{:.0%}"),
+            _number(each.acceptance_length, "{:.2f}"),
+            str(each.n_rounds),
+            parts if shares else "-",
+            _number(expected, "{:.2f}"),
+            _number(latency.first_token, "{:.2f} s"),
+            "/".join(_number(None if value is None else 1e3 * value, "{:.0f}") for value in (latency.p50, latency.p95))
+            + " ms",
+            _outputs_of(each),
+        )
+
+    def _differences(self) -> list[str]:
+        return [
+            f"{made.workload}, prompt {i + 1}, {made.setting.label}: {verdict}{self._tokens(verdict)}"
+            for made in self.comparisons
+            for i, verdict in enumerate(made.verdicts)
+            if verdict.verdict is not Verdict.SAME
+        ]
+
+    def _tokens(self, verdict: Any) -> str:
+        if verdict.plain_token is None or verdict.other_token is None:
+            return ""
+        return f" ({self.piece(verdict.plain_token)!r} and {self.piece(verdict.other_token)!r})"
+
+    def tried_rows(self) -> list[tuple[str, str]]:
+        """Return a row of text per setting of a search's first round."""
+        return [(label, f"{ratio:.2f}") for label, ratio in self.tried]
+
+    def suggestion(self) -> list[str] | None:
+        """Return the words of the command line to use, or None unless it is wanted and there is one."""
+        if not self.suggests or not self.figures:
+            return None
+        threads = ["-t", str(self.threads[0].n_threads)] if self.threads else []
+        best = best_setting(self.figures, self.settings)[0]
+        return [*self.base, *(self.model_words if best.wants_model else ()), *threads, *best.flags]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        expected = [expected_ratio(each, self.curve) if self.n_slots == 1 else None for each in self.figures]
+        return {
+            "headline": self.headline(),
+            "interrupted": self.interrupted,
+            "about": dict(self.about),
+            "n_slots": self.n_slots,
+            "overall": dict(overall(self.figures)),
+            "figures": [
+                {**each.to_dict(), "expected_ratio": ratio} for each, ratio in zip(self.figures, expected, strict=True)
+            ],
+            "ratios": [
+                {"workload": made.workload, "setting": made.setting.label, "pairs": [pair.ratio for pair in made.pairs]}
+                for made in self.comparisons
+            ],
+            "differences": self.differences,
+            "curve": list(self.curve),
+            "ceiling": self.ceiling,
+            "tried": dict(self.tried),
+            "threads": [dataclasses.asdict(each) for each in self.threads],
+            "suggestion": None if (words := self.suggestion()) is None else shlex.join(words),
+        }
+
+    def markdown(self) -> str:
+        """Return a page."""
+        lines = ["# Speculation against plain decoding", "", self.headline()]
+        if self.interrupted:
+            lines += ["", "The measurement was broken off."]
+        lines += ["", *_table(HEADER, self.rows())]
+        if self.differences:
+            lines += ["", "## Differences", "", *(f"* {line}" for line in self.differences)]
+        positions = [(each.workload, each.setting, _positions(each)) for each in self.figures if each.positions]
+        if positions:
+            lines += ["", "## Accepted by position in the draft", ""]
+            lines += ["Share of the drafts that were at least that long.", ""]
+            lines += _table(("workload", "setting", "positions 1, 2, ..."), positions)
+        if self.curve:
+            lines += ["", "## Time to verify n tokens, relative to one", ""]
+            lines += _table([str(n) for n in range(1, 1 + len(self.curve))], [[f"{cost:.2f}" for cost in self.curve]])
+        if self.threads:
+            rows = [(str(each.n_threads), f"{each.speed.median:.1f}") for each in self.threads]
+            lines += ["", "## Threads", "", *_table(("threads", "plain t/s"), rows)]
+        if self.tried:
+            lines += ["", "## Tried, with one pair", "", *_table(("setting", "ratio"), self.tried_rows())]
+        if (words := self.suggestion()) is not None:
+            lines += ["", "## Suggestion", "", f"    {shlex.join(words)}"]
+        lines += ["", "## Measured with", "", *_table(("", ""), [(k, str(v)) for k, v in self.about.items()]), ""]
+        return "\n".join(lines)
+
+
+def _positions(figures: Figures) -> str:
+    return " ".join(f"{accepted / drafted:.0%}" for drafted, accepted in figures.positions if drafted)
+
+
+def _outputs_of(figures: Figures) -> str:
+    if not figures.verdicts:
+        return "equal" if figures.equal[0] == figures.equal[1] else f"equal in {figures.equal[0]} of {figures.equal[1]}"
+    found = [f"{count} {kind}" for kind, count in figures.verdicts.items() if count]
+    return ", ".join(found)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in Markdown."""
+    shown = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in shown]
+    return [lines[0], f"|{'---|' * len(header)}", *lines[1:]]

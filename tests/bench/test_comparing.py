@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from pyspec.bench import Bench, Plan, Workload, figures_of, parse_setting
+from pyspec.errors import UnsupportedError
+from pyspec.trace import Verdict
+from tests.bench.fake_lab import PROMPT_SECONDS, RIVAL, RIVAL_OF, FakeLab, Script
+
+PLAN = Plan(n_tokens=5, n_pairs=2)
+TWO = Workload("two", ("a", "b"))
+SUFFIX = parse_setting("suffix")
+OTHER = parse_setting("ngram-mod")
+
+
+def test_plain_and_a_setting_take_turns_prompt_by_prompt() -> None:
+    lab, steps = FakeLab(), list[None]()
+    Bench(lab, [TWO], PLAN, lambda: steps.append(None)).run([SUFFIX, OTHER])
+    seen = ["plain?", "plain?"]
+    suffix = ["suffix?", "suffix?", *["plain", "suffix"] * 4]
+    other = ["ngram-mod?", "ngram-mod?", *["plain", "ngram-mod"] * 4]
+    assert lab.log == [*seen, *suffix, *other]
+    assert len(steps) == PLAN.n_runs([TWO], 2) == len(lab.log)
+    assert lab.n_open == 0
+
+
+def test_the_ratio_of_a_pair_is_that_of_all_its_prompts() -> None:
+    lab = FakeLab({"plain": Script([1.0, 3.0]), "suffix": Script([1.0, 1.0])})
+    comparison = Bench(lab, [TWO], PLAN).run([SUFFIX])[0]
+    assert [pair.ratio for pair in comparison.pairs] == [2.0, 2.0]  # (1 + 3) / (1 + 1), 4 tokens after the first each
+
+
+def test_the_median_forgets_a_disturbed_pair() -> None:
+    plan = Plan(n_tokens=5, n_pairs=5)
+    lab = FakeLab({"suffix": Script([0.5, 0.5, 50.0, 0.5, 0.5])})
+    figures = figures_of(Bench(lab, [Workload("one", ("a",))], plan).run([SUFFIX])[0])
+    assert figures.ratio is not None
+    assert (figures.ratio.median, figures.ratio.low, figures.ratio.high, figures.ratio.n) == (2.0, 2.0, 2.0, 5)
+    assert (figures.plain_speed, figures.speed) == (1.0, 2.0)
+
+
+def test_one_prompt_counts_without_its_reading_and_several_with_it() -> None:
+    lab = FakeLab()
+    alone = Bench(lab, [TWO], PLAN).run([SUFFIX])[0].pairs[0].plain[0]
+    assert (alone.counted_tokens, alone.counted_seconds) == (4, 4.0)
+    slots = Plan(n_tokens=5, n_pairs=2, n_slots=2)
+    together = Bench(lab, [TWO], slots).run([SUFFIX])[0].pairs[0].plain[0]
+    assert (together.counted_tokens, together.counted_seconds) == (10, PROMPT_SECONDS + 8.0)
+
+
+def test_slots_get_different_prompts() -> None:
+    plan = Plan(n_tokens=5, n_pairs=1, n_slots=5)
+    assert plan.batches(TWO) == [("a", "b", "2. a", "3. b", "4. a")]
+    assert Plan(n_tokens=5, n_pairs=1, n_slots=2).batches(TWO) == [("a", "b")]
+    assert Plan(n_tokens=5, n_pairs=1).batches(TWO) == [("a",), ("b",)]
+
+
+def test_an_answer_that_ends_at_once_has_no_ratio() -> None:
+    lab = FakeLab({"plain": Script(answer=lambda _prompt: [2]), "suffix": Script(answer=lambda _prompt: [2])})
+    comparison = Bench(lab, [TWO], PLAN).run([SUFFIX])[0]
+    assert comparison.pairs[0].ratio is None
+    assert figures_of(comparison).ratio is None
+
+
+def test_runners_are_closed_when_a_setting_cannot_work() -> None:
+    lab = FakeLab(impossible=["suffix"])
+    with pytest.raises(UnsupportedError):
+        Bench(lab, [TWO], PLAN).run([SUFFIX])
+    assert lab.n_open == 0
+
+
+def test_outputs_are_compared() -> None:
+    lab = FakeLab({"suffix": Script(answer=lambda prompt: [1, 2, RIVAL if prompt == "b" else 3, 4, 1])})
+    comparison = Bench(lab, [TWO], PLAN).run([SUFFIX])[0]
+    assert comparison.verdicts == []  # nobody asked
+    assert figures_of(comparison).equal == (0, 2)
+
+
+@pytest.mark.parametrize(("tie", "expected"), [(0.1, Verdict.DIFFERENT), (0.75, Verdict.TIE)])
+def test_a_check_explains_the_first_difference(tie: float, expected: Verdict) -> None:
+    lab = FakeLab({"suffix": Script(answer=lambda prompt: [1, 2, RIVAL if prompt == "b" else RIVAL_OF, 4, 1])})
+    plan = Plan(n_tokens=5, n_pairs=0, tie=tie)
+    first, second = Bench(lab, [TWO], plan).run([SUFFIX])[0].verdicts
+    assert first.verdict is Verdict.SAME
+    assert (second.index, second.plain_token, second.other_token) == (2, RIVAL_OF, RIVAL)
+    assert (second.plain_gap, second.other_gap, second.verdict) == (0.5, 0.5, expected)

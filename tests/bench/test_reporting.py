@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from pyspec.bench import Plan, Workload, parse_setting
+from pyspec.bench.plotting import ratio_chart
+from pyspec.bench.reporting import HEADER, Report
+from pyspec.bench.session import Session
+from tests.bench.fake_lab import RIVAL, RIVAL_OF, FakeLab, Script
+
+WORKLOADS = [Workload("one", ("a",)), Workload("<two>", ("b", "c"))]
+SETTINGS = [parse_setting("suffix"), parse_setting("draft-simple:n_max=7")]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def report(suffix: Script, *, tie: float | None = None, curve: tuple[float, ...] = ()) -> Report:
+    slower = Script((2.0,))
+    lab = FakeLab({"suffix": suffix, "draft-simple:n_max=7": slower})
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3, tie=tie))
+    session.run(SETTINGS)
+    return Report({"model": "a|b"}, session.comparisons, SETTINGS, curve=curve, piece=lab.piece)
+
+
+def rival(prompt: str) -> list[int]:
+    return [1, 2, RIVAL if prompt == "c" else RIVAL_OF, 4, 1]
+
+
+def test_the_headline_says_what_to_use() -> None:
+    head = report(Script((0.5,)), curve=(1.0, 1.25)).headline()
+    assert head == (
+        "suffix is 2.00 times as fast as plain decoding over all workloads (2.00 on <two>, 2.00 on one)."
+        " Outputs are equal. The ceiling here is 1.60."
+    )
+
+
+def test_the_headline_says_to_turn_it_off() -> None:
+    assert report(Script((1.25,))).headline().startswith("Leave speculation off: at best, suffix is 0.80 times")
+    assert report(Script((1.0,))).headline().startswith("Leave speculation off")
+
+
+def test_differences_are_counted_and_explained() -> None:
+    unchecked = report(Script(answer=rival))
+    assert "equal in 9 of 12 pairs; --check" in unchecked.headline()
+    assert (unchecked.has_difference, unchecked.differences) == (False, [])
+    tied = report(Script(answer=rival), tie=0.75)
+    assert "equal but for 1 tie." in tied.headline()
+    assert not tied.has_difference
+    different = report(Script(answer=rival), tie=0.25)
+    assert "OUTPUTS DIFFER" in different.headline()
+    assert different.has_difference
+    (line,) = different.differences
+    for words in ("<two>, prompt 2, suffix", "token 2", "0.5000", "'<3>' and '<99>'"):
+        assert words in line
+
+
+def test_rows_fit_the_header() -> None:
+    rows = report(Script((0.5,), n_drafted=2, n_accepted=1)).rows()
+    assert len(rows) == 4
+    assert {len(row) for row in rows} == {len(HEADER)}
+    cells = dict(zip(HEADER, rows[0], strict=True))
+    assert (cells["plain t/s"], cells["t/s"], cells["ratio"]) == ("1.0", "2.0", "2.00")
+    assert (cells["accepted"], cells["draft/verify/python"], cells["outputs"]) == ("50%", "25%/50%/25%", "equal")
+
+
+def test_json_has_everything() -> None:
+    made = report(Script((0.5,)), tie=0.1, curve=(1.0, 1.5))
+    parsed = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert parsed["headline"] == made.headline()
+    assert parsed["overall"]["suffix"] == 2.0
+    assert parsed["figures"][0]["ratio"] == {"median": 2.0, "low": 2.0, "high": 2.0, "n": 3}
+    assert parsed["ratios"][0] == {"workload": "one", "setting": "suffix", "pairs": [2.0, 2.0, 2.0]}
+    assert (parsed["suggestion"], parsed["interrupted"]) == (None, False)
+
+
+def test_markdown_keeps_its_tables() -> None:
+    page = report(Script((0.5,), n_drafted=2, n_accepted=1), curve=(1.0, 1.5)).markdown()
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert f"| {' | '.join(HEADER)} |" in tables
+    assert r"| model | a\|b |" in tables
+    assert "## Accepted by position in the draft" in page
+
+
+def test_the_chart_has_a_bar_per_ratio() -> None:
+    made = report(Script((0.5,)))
+    drawn = ET.fromstring(ratio_chart(made.figures, "a & b"))  # noqa: S314 - our own
+    bars = [each for each in drawn.iter(f"{SVG}rect") if each.get("width") == "22"]
+    heights = sorted(float(each.get("height", "0")) for each in bars)
+    assert len(heights) == 4
+    assert heights[3] == pytest.approx(4 * heights[0], rel=0.01)  # ratios 0.5 and 2
+    texts = {each.text for each in drawn.iter(f"{SVG}text")}
+    assert {"a & b", "<two>", "suffix", "draft-simple:n_max=7", "1"} <= texts
+
+
+def test_a_chart_of_nothing_is_a_chart() -> None:
+    ET.fromstring(ratio_chart([], "nothing"))  # noqa: S314
+    empty = Report({}, [], SETTINGS)
+    assert empty.headline() == "No speed was measured."
+    assert empty.suggestion() is None

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from pyspec.bench import Plan, Workload, parse_setting
+from pyspec.bench.reporting import Report
+from pyspec.bench.session import Session
+from pyspec.bench.suggesting import grid, thread_counts
+from pyspec.errors import UnsupportedError
+from tests.bench.fake_lab import FakeLab, Script
+
+ONE = [Workload("one", ("a",))]
+PLAN = Plan(n_tokens=5, n_pairs=2)
+SETTINGS = [parse_setting(text) for text in ("suffix", "ngram-mod", "ngram-simple", "ngram-map-k", "auto")]
+
+
+def speeds(**ratios: float) -> dict[str, Script]:
+    return {label.replace("_", "-"): Script((1 / ratio,)) for label, ratio in ratios.items()}
+
+
+def reported(session: Session) -> Report:
+    return Report({}, session.comparisons, SETTINGS, threads=session.threads, suggests=True, base=["pyspec"])
+
+
+def test_progress_ends_with_the_last_run() -> None:
+    seen: list[tuple[int, int]] = []
+    session = Session(FakeLab(), ONE, PLAN, lambda done, total: seen.append((done, total)))
+    session.run(SETTINGS[:2])
+    assert [done for done, _total in seen] == list(range(1, len(seen) + 1))
+    assert {total for _done, total in seen} == {len(seen)}
+    assert not session.suggests
+
+
+def test_a_search_measures_the_best_ones_again() -> None:
+    seen: list[tuple[int, int]] = []
+    lab = FakeLab(
+        speeds(suffix=1.5, ngram_mod=0.5, ngram_simple=1.2, ngram_map_k=0.9, auto=1.4), by_threads={1: 1.0, 2: 0.5}
+    )
+    session = Session(lab, ONE, PLAN, lambda done, total: seen.append((done, total)))
+    session.search(SETTINGS, [1, 2, 4])
+    assert [label for label, _ratio in session.tried] == ["suffix", "auto", "ngram-simple", "ngram-map-k", "ngram-mod"]
+    assert [made.setting.label for made in session.comparisons] == ["suffix", "auto", "ngram-simple"]
+    assert all(len(made.pairs) == PLAN.n_pairs for made in session.comparisons)
+    assert session.threads[0].n_threads == 2
+    assert {threads for label, threads in lab.opened[-4:]} == {2}
+    assert seen[-1][0] == seen[-1][1] == len(seen)
+    assert lab.n_open == 0
+
+
+def test_the_suggestion_has_the_best_threads_and_setting() -> None:
+    lab = FakeLab(speeds(suffix=1.1, auto=1.4), by_threads={1: 0.5, 2: 1.0})
+    session = Session(lab, ONE, PLAN)
+    session.search([SETTINGS[0], SETTINGS[4]], [1, 2])
+    # with one thread plain decoding is twice as fast, so neither setting gains
+    assert reported(session).suggestion() == ["pyspec", "-t", "1", "--spec-type", "none"]
+    session = Session(FakeLab(speeds(suffix=1.1, auto=1.4)), ONE, PLAN)
+    session.search([SETTINGS[0], SETTINGS[4]], [1])
+    assert reported(session).suggestion() == ["pyspec", "-t", "1", "--spec-type", "auto"]
+
+
+def test_a_search_leaves_out_what_cannot_work() -> None:
+    session = Session(FakeLab(speeds(auto=1.5), impossible=["suffix"]), ONE, PLAN)
+    session.search(SETTINGS, [1])
+    assert "suffix" not in dict(session.tried)
+    assert len(session.tried) == len(SETTINGS) - 1
+    with pytest.raises(UnsupportedError):
+        Session(FakeLab(impossible=["suffix"]), ONE, PLAN).search(SETTINGS[:1], [1])
+
+
+@pytest.mark.parametrize("break_at", [1, 4, 9])
+def test_what_was_measured_before_ctrl_c_stays(break_at: int) -> None:
+    lab = FakeLab(break_at=break_at)
+    session = Session(lab, ONE, PLAN)
+    session.run(SETTINGS[:2])
+    assert session.interrupted
+    assert lab.n_open == 0
+    n_pairs = [len(made.pairs) for made in session.comparisons]
+    assert n_pairs == {1: [0], 4: [0], 9: [2, 0]}[break_at]  # 2 inspected, 4 of two pairs, 1 inspected, and a pair
+    report = reported(session)
+    assert report.rows()
+    assert ("suffix is" in report.headline()) is (break_at == 9)
+
+
+def test_ctrl_c_during_a_search() -> None:
+    session = Session(FakeLab(break_at=3), ONE, PLAN)
+    session.search(SETTINGS, [1])
+    assert session.interrupted
+    assert reported(session).suggestion() is None
+
+
+def test_numbers_of_threads() -> None:
+    assert thread_counts(1, 1) == [1]
+    assert thread_counts(6, 12) == [1, 2, 4, 6, 8, 12]
+    assert thread_counts(2, 2) == [1, 2]
+
+
+def test_the_grid_has_a_draft_model_where_there_is_one() -> None:
+    alone, with_model = grid(None), grid("draft-simple")
+    assert alone[0].label == "auto"
+    assert [setting.label for setting in with_model[len(alone) :]] == [f"draft-simple:n_max={n}" for n in (2, 3, 5, 7)]
+    assert not any(setting.label.startswith("draft-") for setting in alone)
