@@ -14,8 +14,9 @@ from pyspec.engine.request import Event, Request
 from pyspec.engine.result import Observer, RunInfo
 from pyspec.engine.saving import SavedSlot, advance, settings_of
 from pyspec.errors import ConfigError, StateError, UnsupportedError
-from pyspec.llama.constrained import GrammarSampler
+from pyspec.llama.constrained import ConstrainedSampler
 from pyspec.llama.grammar import Grammar
+from pyspec.llama.minimum import Constraint, MinimumLength
 from pyspec.llama.model import Model
 from pyspec.llama.sampler import GreedySampler, SamplerChain, make_sampler
 from pyspec.speculation.accept import AcceptRule
@@ -41,8 +42,11 @@ class Settings(TypedDict, total=False):
 
     Attributes:
         max_tokens: Most tokens to emit; None goes on until the model ends or the context is full.
+        min_tokens: Fewest tokens before one that ends the generation; until then no such token is chosen, unless the
+            grammar leaves nothing else.
         sampling: How the target chooses; None takes the most likely token.
         stop: Strings to stop before.
+        stop_tokens: Tokens that end the generation besides the model's own; like these they are emitted without text.
         rule: How drafts are accepted: "match", "rejection", "coupled" or "synthetic"; None takes the engine's.
         grammar: What the output must look like: a JSON schema, a regular expression, Lark or GBNF.
         n_top: How many of the largest logits to report per token.
@@ -55,8 +59,10 @@ class Settings(TypedDict, total=False):
     """
 
     max_tokens: int | None
+    min_tokens: int
     sampling: SamplingConfig | None
     stop: str | Sequence[str]
+    stop_tokens: Sequence[int]
     rule: str | None
     grammar: Grammar | None
     n_top: int
@@ -69,8 +75,10 @@ class Settings(TypedDict, total=False):
 
 _DEFAULTS: Mapping[str, Any] = {
     "max_tokens": None,
+    "min_tokens": 0,
     "sampling": None,
     "stop": (),
+    "stop_tokens": (),
     "rule": None,
     "grammar": None,
     "n_top": 0,
@@ -135,13 +143,17 @@ class Admission:
         tokens, rows = checked_prompt(prompt, self.model, self.n_ctx_seq)
         limit, checked = wanted["max_tokens"], checked_stops(wanted["stop"])
         most = None if limit is None else require_int("max_tokens", limit, 0, MAX_INT32)
+        stop_tokens = list(self.model.vocab.check(wanted["stop_tokens"]))
+        ends = self.model.vocab.eog.union(stop_tokens)
+        n_min = require_int("min_tokens", wanted["min_tokens"], 0, MAX_INT32)
+        constraint = self._constraint(wanted["grammar"], n_min, ends)
         sequence = SequenceState(
             seq_id=_NO_SLOT_YET,
             history=tokens[:-1],
             pending=tokens[-1],
-            sampler=sampler if wanted["grammar"] is None else self._constrained(sampler, wanted["grammar"]),
+            sampler=sampler if constraint is None else ConstrainedSampler(sampler, constraint),
             ending=Ending(
-                eog=self.model.vocab.eog,
+                eog=ends,
                 max_tokens=MAX_INT32 if most is None else most,
                 stops=checked,
                 piece=self.piece,
@@ -155,7 +167,8 @@ class Admission:
             drafting=self._checked_drafting(wanted["drafting"]),
         )
         stops = [stop.decode("utf-8", errors="surrogatepass") for stop in checked]
-        settled = {"max_tokens": most, "stop": stops, "grammar": wanted["grammar"]}
+        settled = {"max_tokens": most, "min_tokens": n_min, "grammar": wanted["grammar"]}
+        settled.update(stop=stops, stop_tokens=stop_tokens)
         request = Request(sequence, tokens, sampling, tell, settings=settled)
         request.priority = require_int("priority", wanted["priority"], -MAX_INT32, MAX_INT32)
         if wanted["timeout"] is not None:
@@ -191,11 +204,13 @@ class Admission:
             msg = f"The slot was saved with {saved.fingerprint}; this engine has {self.fingerprint}."
             raise StateError(msg)
 
-    def _constrained(self, sampler: GreedySampler | SamplerChain, grammar: Grammar) -> GrammarSampler:
-        if not isinstance(grammar, Grammar):
+    def _constraint(self, grammar: Grammar | None, n_min: int, ends: frozenset[int]) -> Constraint | None:
+        """Return what the output must be like, or None."""
+        if grammar is not None and not isinstance(grammar, Grammar):
             msg = f"grammar must be a Grammar, such as Grammar.json_schema(...), not {type(grammar).__name__}."
             raise ConfigError(msg)
-        return GrammarSampler(sampler, grammar.compile(self.model.vocab).start())
+        state = None if grammar is None else grammar.compile(self.model.vocab).start()
+        return state if n_min == 0 else MinimumLength(n_min, ends, self.n_vocab, state)
 
     def _checked_drafting(self, drafting: Drafting | None) -> Drafting:
         if drafting is None:

@@ -68,6 +68,7 @@ class Engine:
         n_ctx_seq: Tokens that one request may have, prompt and output together.
         n_slots: See above.
         n_queue: See above.
+        n_keep: See above.
 
     Example:
         >>> with pyspec.Engine(model, speculation=pyspec.Speculation("ngram-simple")) as engine:  # doctest: +SKIP
@@ -93,6 +94,7 @@ class Engine:
         self.n_queue = require_int("n_queue", n_queue, 0, _MOST_QUEUED)
         if n_keep is not None:
             require_int("n_keep", n_keep, 0, MAX_INT32)
+        self.n_keep = n_keep
         require_int("cache_bytes", cache_bytes, 0, _MOST_BYTES)
         if model.is_head:
             msg = f"{model.path.name} is a head for {drafter_for(model)}, no language model by itself; give its target."

@@ -199,7 +199,9 @@ def describe(request: Request) -> dict[str, Any]:
     return {
         "settings": {
             "max_tokens": wanted.get("max_tokens"),
+            "min_tokens": wanted.get("min_tokens", 0),
             "stop": wanted.get("stop", []),
+            "stop_tokens": wanted.get("stop_tokens", []),
             "rule": None if sequence.rule is None else sequence.rule.name,
             "n_top": sequence.n_top,
             "logprobs": sequence.wants_logprobs,

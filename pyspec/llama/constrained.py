@@ -1,27 +1,27 @@
-"""A sampler under a grammar: it chooses only what the grammar allows, from rows that are otherwise as they are."""
+"""A sampler under a constraint: it chooses only what that allows, from rows that are otherwise as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from pyspec.llama.grammar import GrammarState
+from pyspec.llama.minimum import Constraint
 from pyspec.llama.sampler import Distribution, GreedySampler, SamplerChain
 
 
-class GrammarSampler:
+class ConstrainedSampler:
     """Masks each row with what is legal, before everything else, and follows what was chosen.
 
     So the target's distribution is that of the legal tokens, renormalised; every rule judges drafts by it.
 
     Args:
         unconstrained: How a token is chosen.
-        state: How far the output has come.
+        state: How far the output has come, and what may follow: a ``GrammarState``, a ``MinimumLength``.
     """
 
     __slots__ = ("_state", "exact_per_row", "seed", "unconstrained")
 
-    def __init__(self, unconstrained: GreedySampler | SamplerChain, state: GrammarState) -> None:
+    def __init__(self, unconstrained: GreedySampler | SamplerChain, state: Constraint) -> None:
         self.unconstrained = unconstrained
         self.exact_per_row = unconstrained.exact_per_row
         self.seed = unconstrained.seed

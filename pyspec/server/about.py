@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import fields
@@ -10,12 +11,18 @@ from typing import Any
 import pyspec
 from pyspec._native.declarations import UPSTREAM_TAG
 from pyspec.config import SamplingConfig
+from pyspec.llama.model import Model
 from pyspec.server.answers import Bias, GenerationSettings
 from pyspec.server.bodies.sampling import ORDER, RENAMED
 from pyspec.server.calling import Call
 from pyspec.server.service import Service
 
 BUILD = f"pyspec {pyspec.__version__}, llama.cpp {UPSTREAM_TAG}"
+
+
+def fingerprint(model: Model) -> str:
+    """Return OpenAI's ``system_fingerprint``: the same as long as model and version are."""
+    return f"fp_{hashlib.sha256(f'{model.identity}, {BUILD}'.encode()).hexdigest()[:12]}"
 
 
 async def version(call: Call) -> None:

@@ -94,6 +94,7 @@ class Completion(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[TextChoice]
     usage: NotRequired[Usage | None]
     speculation: NotRequired[SpeculationCounts]
@@ -166,6 +167,7 @@ class ChatCompletion(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     speculation: SpeculationCounts
@@ -195,6 +197,7 @@ class ChatChunk(TypedDict):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[DeltaChoice]
     usage: NotRequired[Usage | None]
     speculation: NotRequired[SpeculationCounts]
@@ -212,6 +215,48 @@ class LlamaProbability(LlamaAlternative):
     top_logprobs: list[LlamaAlternative]
 
 
+class Bias(TypedDict):
+    """What is added to a token's logit; null bans it."""
+
+    token: int
+    bias: float | None
+
+
+class GenerationSettings(TypedDict):
+    """How tokens are chosen and when they end, under llama.cpp's names; -1: no limit, or another seed each time."""
+
+    seed: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: list[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: list[Bias]
+    samplers: list[str]
+    n_predict: int
+    max_tokens: int
+    stop: list[str]
+    n_probs: int
+    stream: bool
+
+
 class LlamaCompletion(TypedDict):
     """llama.cpp's answer, or an event of it."""
 
@@ -227,6 +272,8 @@ class LlamaCompletion(TypedDict):
     truncated: NotRequired[bool]
     stop_type: NotRequired[Literal["eos", "limit", "word"]]
     stopping_word: NotRequired[str]
+    prompt: NotRequired[str]
+    generation_settings: NotRequired[GenerationSettings]
     timings: NotRequired[Timings]
     speculation: NotRequired[SpeculationCounts]
 
@@ -308,48 +355,6 @@ class Version(TypedDict):
 
     version: str
     llama_cpp: str
-
-
-class Bias(TypedDict):
-    """What is added to a token's logit; null bans it."""
-
-    token: int
-    bias: float | None
-
-
-class GenerationSettings(TypedDict):
-    """How tokens are chosen and when they end, under llama.cpp's names; -1: no limit, or another seed each time."""
-
-    seed: int
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_k: int
-    top_p: float
-    min_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    typical_p: float
-    repeat_last_n: int
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: list[str]
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    logit_bias: list[Bias]
-    samplers: list[str]
-    n_predict: int
-    max_tokens: int
-    stop: list[str]
-    n_probs: int
-    stream: bool
 
 
 class DefaultSettings(TypedDict):

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from pyspec.server import openapi
+from pyspec.server.about import fingerprint
 from pyspec.server.endpoints import ENDPOINTS, EndpointApp
 from pyspec.server.errors import ApiError
 from pyspec.server.metrics import Metrics
@@ -39,6 +40,7 @@ def make_service(engine: ServedEngine, settings: ServerSettings | None = None) -
         template=template_of(model, chosen.chat_template),
         speech=Speech(model.vocab),
         metrics=Metrics(engine),
+        fingerprint=fingerprint(model),
     )
 
 

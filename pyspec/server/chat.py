@@ -60,7 +60,8 @@ async def chat(call: Call) -> None:
     names = [tool["function"]["name"] for tool in tools.forced(body) or tools.offered(body)]
     async with call.generations(jobs) as running:
         voices = [_Voice(call, names) for _ in jobs]
-        common = {"id": new_id("chatcmpl"), "created": now(), "model": call.service.model}
+        named = {"model": call.service.model, "system_fingerprint": call.service.fingerprint}
+        common = {"id": new_id("chatcmpl"), "created": now(), **named}
         if body.stream:
             pending = {"usage": None} if body.wants_usage else {}  # which says that it will come
             await _stream(call, running, voices, {**common, "object": "chat.completion.chunk", **pending})

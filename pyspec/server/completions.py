@@ -28,6 +28,7 @@ class _Answer:
             "object": "text_completion",
             "created": now(),
             "model": call.service.model,
+            "system_fingerprint": call.service.fingerprint,
         }
 
     def choice(self, index: int, text: str, chunks: list[Chunk]) -> TextChoice:

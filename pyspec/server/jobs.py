@@ -165,6 +165,9 @@ def llama_job(service: Service, body: LlamaCompletionBody) -> Job:
     """
     if body.post_sampling_probs:
         raise unsupported("post_sampling_probs is not supported; probabilities are the model's own.")
+    n_keep = service.engine.n_keep
+    if n_keep is not None and body.n_keep not in (None, n_keep):
+        raise invalid(f"n_keep is {n_keep} for all requests to this server.", param="n_keep")
     limit = body.n_predict if body.n_predict is not None else body.max_tokens
     settings = _settings(service, body, limit, body.grammars())
     if body.n_probs:
@@ -181,7 +184,7 @@ def _settings(
     """Return what all kinds of requests have in common."""
     vocab = service.engine.model.vocab
     if len(grammars) > 1:
-        raise invalid("The output can have one form; give one of grammar, json_schema, regex, lark, response_format.")
+        raise invalid("The output can have one form; two are given, such as grammar and response_format.")
     settings: Settings = {
         "max_tokens": service.settings.max_tokens if max_tokens is None else None if max_tokens < 0 else max_tokens,
         "sampling": sampling_config(body, service.settings.sampling, vocab),
@@ -189,6 +192,12 @@ def _settings(
         "priority": body.priority,
         "timeout": service.settings.timeout,  # the engine ends what waits too long, whoever watches
     }
+    if body.stop_token_ids:
+        settings["stop_tokens"] = body.stop_token_ids
+    if body.min_tokens:
+        if settings["stop"]:
+            raise invalid("min_tokens cannot be used with stop; stop_token_ids can be.", param="min_tokens")
+        settings["min_tokens"] = body.min_tokens
     for grammar in grammars:
         settings["grammar"] = grammar
     wanted = body.speculation()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
-from pyspec.engine import Chunk
+from pyspec.config import SamplingConfig
+from pyspec.engine import Chunk, Result
 from pyspec.server import counting
-from pyspec.server.answers import Content, LlamaCompletion, Piece, Tokens
+from pyspec.server.about import generation_settings
+from pyspec.server.answers import Content, GenerationSettings, LlamaCompletion, Piece, Tokens
 from pyspec.server.bodies.text import DetokenizeBody, LlamaCompletionBody, TokenizeBody
 from pyspec.server.calling import Call
-from pyspec.server.generating import Generations
+from pyspec.server.generating import Generations, Job
 from pyspec.server.jobs import llama_job
 from pyspec.server.logprobs import ScoredText, for_llama
 from pyspec.server.service import Service
@@ -27,7 +29,7 @@ async def complete(call: Call) -> None:
         scored = ScoredText()
         if not body.stream:
             chunks = (await call.whole(running))[0]
-            await call.reply.json(_last(call, running, _part(call, chunks, scored)))
+            await call.reply.json(_last(call, running, job, _part(call, chunks, scored)))
             return
         n_emitted, n_prompt = 0, len(job.prompt)
         await call.reply.begin()
@@ -39,7 +41,7 @@ async def complete(call: Call) -> None:
                     counts = {"tokens_predicted": n_emitted, "tokens_evaluated": n_prompt}
                     await call.reply.event({"index": 0, "stop": False, **counts, **part})
                 else:
-                    await call.reply.event(_last(call, running, part))
+                    await call.reply.event(_last(call, running, job, part))
         await call.reply.end(done=False)
 
 
@@ -55,9 +57,9 @@ def _part(call: Call, chunks: list[Chunk], scored: ScoredText) -> dict[str, Any]
     return part
 
 
-def _last(call: Call, running: Generations, part: dict[str, Any]) -> LlamaCompletion:
+def _last(call: Call, running: Generations, job: Job, part: dict[str, Any]) -> LlamaCompletion:
     """Return the answer's end, or all of it."""
-    result = running.results[0]
+    result, vocab = running.results[0], call.service.engine.model.vocab
     n_prompt, n_emitted = len(result.prompt_tokens), len(result.tokens)
     answer: Any = {
         "index": 0,
@@ -68,11 +70,35 @@ def _last(call: Call, running: Generations, part: dict[str, Any]) -> LlamaComple
         "tokens_cached": n_prompt + max(n_emitted - 1, 0),  # the last one is pending
         "truncated": result.finish is Finish.CONTEXT,
         "stop_type": _STOP_TYPES.get(result.finish or Finish.EOG, "eos"),
+        "stopping_word": _stopping_word(call, result, job),
+        "prompt": vocab.detokenize(result.prompt_tokens, special=True),
+        "generation_settings": _settings(call.body, result, job),
         "timings": counting.timings(result),
         "speculation": counting.speculation([result]),
         **part,
     }
     return answer  # type: ignore[no-any-return]
+
+
+def _stopping_word(call: Call, result: Result, job: Job) -> str:
+    """Return the text that the answer stopped before; it ends in the last token, so that only one can come first."""
+    if result.finish is not Finish.STOP:
+        return ""
+    said = b"".join(call.service.engine.model.vocab.pieces(result.tokens))
+    stops = [text for text in job.settings.get("stop", ()) if text.encode() in said]
+    return min(stops, key=lambda text: said.find(text.encode()), default="")
+
+
+def _settings(body: LlamaCompletionBody, result: Result, job: Job) -> GenerationSettings:
+    settings = job.settings
+    return generation_settings(
+        settings.get("sampling") or SamplingConfig(),
+        settings.get("max_tokens"),
+        seed=result.seed,
+        stop=list(settings.get("stop", ())),
+        n_probs=body.n_probs or 0,
+        stream=bool(body.stream),
+    )
 
 
 async def tokenize(call: Call) -> None:

@@ -46,6 +46,7 @@ class ServedEngine(Protocol):
     model: Model
     n_slots: int
     n_ctx_seq: int
+    n_keep: int | None
 
     def astream(self, prompt: Sequence[int], **settings: Unpack[Settings]) -> ServedGeneration:
         """Return what can be begun; see ``pyspec.Engine.astream``."""
@@ -73,6 +74,7 @@ class Service:
         started: When, in seconds since 1970.
         stopping: Whether the server has been asked to stop.
         n_requests: Requests for work under way.
+        fingerprint: Names the model and this version, the same each time they are.
         embedding: Held by who asks for embeddings, so that those who wait do not take up a thread each.
     """
 
@@ -84,6 +86,7 @@ class Service:
     started: float = field(default_factory=time.time)
     stopping: bool = False
     n_requests: int = 0
+    fingerprint: str = ""
     embedding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property

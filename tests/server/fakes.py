@@ -132,6 +132,7 @@ class FakeEngine:
         self.n_slots = 2
         self.n_ctx_seq = 1000
         self.n_queue = 8
+        self.n_keep: int | None = None
         self.requests: list[Request] = []
         self.running: set[FakeGeneration] = set()
         self.n_closed = 0
@@ -283,6 +284,7 @@ def _model(template: str | None) -> Any:
             architecture="fake", n_ctx_train=1000, n_embd=8, n_embd_out=3, n_params=123, size_bytes=456
         ),
         metadata={},
+        identity="456 bytes",
     )
 
 

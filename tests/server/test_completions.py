@@ -137,7 +137,7 @@ def test_a_stream_says_the_same(client: Client) -> None:
     assert answer.body.endswith(b"data: [DONE]\n\n")
     texts, ends = ["", ""], []
     for event in answer.events():
-        assert event.keys() == {"id", "object", "created", "model", "choices"}
+        assert event.keys() == {"id", "object", "created", "model", "system_fingerprint", "choices"}
         for choice in event["choices"]:
             texts[choice["index"]] += choice["text"]
             ends += [choice["finish_reason"]] if choice["finish_reason"] else []

@@ -87,6 +87,9 @@ class ChatBody(OpenAIFields):
     add_generation_prompt: bool | None = Field(default=None, description="Begin the next message.")
     continue_final_message: bool = Field(default=False, description="Continue the last message.")
     reasoning_effort: str | None = Field(default=None, description="A variable of the template.")
+    verbosity: Literal["low", "medium", "high"] | None = Field(default=None, description="Accepted, without effect.")
+    prediction: dict[str, Any] | None = Field(default=None, description="Accepted, without effect.")
+    modalities: ListOf[Literal["text"]] | None = Field(default=None, description="Answers are text.")
 
     def limit(self) -> int | None:
         """Return the most tokens to generate, under either of its names.

@@ -10,13 +10,12 @@ from pyspec.config import MAX_INT32
 from pyspec.llama.grammar import Grammar
 from pyspec.server.bodies.base import Body, ListOf, OpenBody
 from pyspec.server.bodies.sampling import SamplingFields
+from pyspec.server.bodies.vllm import Schema, VllmFields
 from pyspec.server.errors import invalid
 
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1000
 MAX_TOP = 20
-
-Schema = dict[str, Any]
 
 
 class Speculative(Body):
@@ -57,7 +56,7 @@ class ResponseFormat(Body):
     schema_: Schema | None = Field(default=None, alias="schema", description="llama.cpp's place for it.")
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(SamplingFields, VllmFields):
     """Fields of every request for text."""
 
     stream: bool | None = Field(default=None, description="Send the answer piece by piece, as server-sent events.")
@@ -95,7 +94,7 @@ class GenerationFields(SamplingFields):
         found = [make(text) for make, text in self._notations() if text is not None]
         if self.json_schema is not None:
             found.append(Grammar.json_schema(self.json_schema))
-        return found
+        return found + self.structures()
 
     def _notations(self) -> Any:
         return (Grammar.gbnf, self.grammar), (Grammar.regex, self.regex), (Grammar.lark, self.lark)
@@ -119,6 +118,7 @@ class OpenAIFields(GenerationFields):
     service_tier: str | None = Field(default=None, description="Accepted, without effect.")
     safety_identifier: str | None = Field(default=None, description="Accepted, without effect.")
     prompt_cache_key: str | None = Field(default=None, description="Accepted, without effect.")
+    prompt_cache_retention: str | None = Field(default=None, description="Accepted, without effect.")
     cache_prompt: bool | None = Field(
         default=None, description="Accepted, without effect: what is in memory is reused."
     )

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig
 from pyspec.server.bodies.base import Body, ListOf, TokenId
+from pyspec.server.errors import invalid
 
 _MOST_RECENT = 1 << 20
 _MOST_BIASES = 1 << 14
@@ -30,7 +31,7 @@ def _limited(biases: object) -> object:
 
 
 class SamplingFields(Body):
-    """Each field but the last two is one of ``SamplingConfig``, under llama.cpp's name for it."""
+    """Each field but the last four is one of ``SamplingConfig``, under llama.cpp's name for it."""
 
     temperature: float | None = Field(default=None, description="0 takes the most likely token.")
     top_p: float | None = Field(
@@ -65,6 +66,12 @@ class SamplingFields(Body):
     seed: int | None = Field(default=None, description="Seed of the draws; -1: another one each time.")
     logit_bias: Annotated[Biases | None, Field(description=_BIAS_HELP), BeforeValidator(_limited)] = None
     ignore_eos: bool | None = Field(default=None, description="Go on where the model would end.")
+    repetition_penalty: float | None = Field(
+        default=None, description="vLLM's name for repeat_penalty; it sees all tokens, unless repeat_last_n says less."
+    )
+    samplers: ListOf[str] | None = Field(
+        default=None, description="What changes a row, in the order that /props tells; what is left out is off."
+    )
 
 
 class BiasVocab(Protocol):
@@ -79,9 +86,21 @@ class BiasVocab(Protocol):
 
 RENAMED = {"mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}
 """llama.cpp's name of a setting to ours, where they differ."""
-ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+_OFF: dict[str, dict[str, Any]] = {
+    "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
+}
+ORDER = tuple(_OFF)
 """What changes a row, in this order, under llama.cpp's names."""
-_OTHERS = {"logit_bias", "ignore_eos"}
+_SYNONYMS = {"typical_p": "typ_p"}
+_OTHERS = {"logit_bias", "ignore_eos", "repetition_penalty", "samplers"}
 _ALL = {"top_k": 0, "repeat_last_n": _MOST_RECENT, "dry_penalty_last_n": _MOST_RECENT, "seed": None}  # what -1 means
 
 
@@ -90,17 +109,42 @@ def sampling_config(body: SamplingFields, defaults: SamplingConfig, vocab: BiasV
 
     Raises:
         ConfigError: A value is out of its range.
+        ApiError: Two fields contradict each other, or ``samplers`` is another order.
     """
     given: dict[str, Any] = {}
     for name in SamplingFields.model_fields.keys() - _OTHERS:
         value = getattr(body, name)
         if value is not None:
             given[RENAMED.get(name, name)] = _ALL[name] if value == -1 and name in _ALL else value
+    given.update(_repetition(body))
     biases = dict(defaults.logit_bias)
     biases.update(_biases(body.logit_bias, vocab))
     if body.ignore_eos:
         biases.update(dict.fromkeys(vocab.eog, -math.inf))
-    return dataclasses.replace(defaults, **given, logit_bias=biases)
+    config = dataclasses.replace(defaults, **given, logit_bias=biases)
+    return config if body.samplers is None else dataclasses.replace(config, **_switched_off(body.samplers, config))
+
+
+def _repetition(body: SamplingFields) -> dict[str, Any]:
+    """Return what vLLM's penalty is here."""
+    penalty = body.repetition_penalty
+    if penalty is None:
+        return {}
+    if body.repeat_penalty not in (None, penalty):
+        raise invalid("repetition_penalty and repeat_penalty differ; give one.", param="repetition_penalty")
+    everything = {"repeat_last_n": _MOST_RECENT} if body.repeat_last_n is None else {}
+    return {"repeat_penalty": penalty, **everything}
+
+
+def _switched_off(samplers: list[str], config: SamplingConfig) -> dict[str, Any]:
+    """Return the settings without what is not among these samplers."""
+    names = [_SYNONYMS.get(name, name) for name in samplers]
+    if names != [name for name in ORDER if name in names]:
+        msg = f"samplers must be some of {', '.join(ORDER)}, each once and in this order."
+        raise invalid(msg, param="samplers")
+    if config.mirostat:
+        raise invalid("samplers cannot be chosen with mirostat.", param="samplers")
+    return {key: value for name, off in _OFF.items() if name not in names for key, value in off.items()}
 
 
 def with_seed(config: SamplingConfig, i: int) -> SamplingConfig:

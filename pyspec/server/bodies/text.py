@@ -39,6 +39,15 @@ class LlamaCompletionBody(GenerationFields):
         default=None, description="Accepted, without effect: what is in memory is reused."
     )
     id_slot: int | None = Field(default=None, description="Only -1, any slot.", ge=-1, le=-1)
+    n_keep: int | None = Field(
+        default=None, description="As the server was started; without effect where contexts are not shifted.", ge=-1
+    )
+    n_discard: int | None = Field(default=None, description="Only 0: half of what may be forgotten.", ge=0, le=0)
+    t_max_predict_ms: int | None = Field(default=None, description="Only none: 0 or less.", le=0)
+    min_keep: int | None = Field(default=None, description="Only 0.", ge=0, le=0)
+    n_indent: int | None = Field(default=None, description="Only 0.", ge=0, le=0)
+    return_progress: Literal[False] | None = Field(default=None, description="Only false.")
+    timings_per_token: Literal[False] | None = Field(default=None, description="Only false: timings come at the end.")
     post_sampling_probs: bool | None = Field(default=None, description="Only false.")
     speculative_n_max: int | None = Field(default=None, alias="speculative.n_max", ge=0)
     speculative_n_min: int | None = Field(default=None, alias="speculative.n_min", ge=0)
