@@ -44,7 +44,7 @@ types: $(STAMPS)/tools ## mypy
 	$(PY) -m mypy
 
 unit: $(STAMPS)/tools ## pytest; options in PYTEST_ARGS
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest --numprocesses=auto --dist=worksteal $(PYTEST_ARGS)
 
 build: $(STAMPS)/package ## the package, editable, in $(VENV)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspec.errors import HubError
 
-__all__ = ["cache_dir"]
+__all__ = ["cache_dir", "costs_dir"]
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -31,6 +31,24 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     except RuntimeError as error:  # from pathlib, when no home folder is known
         msg = f"no folder for fetched models: {error}; set PYSPEC_CACHE to one"
         raise HubError(msg) from error
+
+
+def costs_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the folder for what decodes cost on this machine, or None when nothing shall be kept.
+
+    ``PYSPEC_COSTS`` if set, where "off" keeps nothing; else ``costs`` in the cache folder.
+
+    Args:
+        environ: Environment variables to read; the process's own by default.
+    """
+    env = os.environ if environ is None else environ
+    wanted = env.get("PYSPEC_COSTS")
+    try:
+        if wanted:
+            return None if wanted == "off" else Path(wanted).expanduser().absolute()
+        return cache_dir(env) / "costs"
+    except (HubError, RuntimeError):
+        return None
 
 
 def _user_cache_dir(env: Mapping[str, str]) -> Path:

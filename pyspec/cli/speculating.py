@@ -120,8 +120,8 @@ class SpeculationOptions:
         typer.Option(
             "--spec-type",
             metavar="LIST",
-            help="Drafters separated by commas, see `pyspec info`; none: plain decoding; auto: what is best, round by"
-            " round. A draft model brings the drafter along that it is made for.",
+            help="Drafters separated by commas, see `pyspec info`; none: plain decoding; auto (default): what is best,"
+            " round by round. A draft model brings the drafter along that it is made for.",
         ),
     ] = None
     draft_n_max: Annotated[
@@ -261,7 +261,7 @@ class SpeculationOptions:
         self._rule()  # is refused here when it is wrong, before a model is loaded
         _numbers(self.synth_rates)
         with wrong_usage(flag="--spec-type"):
-            asked = Speculation(self.spec_type if self.spec_type is not None else "none")
+            asked = Speculation(AUTO if self.spec_type is None else self.spec_type)
         names = asked.names
         for name in names:
             if name not in drafters.names():
@@ -269,7 +269,7 @@ class SpeculationOptions:
                 hint = f" Did you mean {near[0]}?" if near else ""
                 msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
-        wants_model = draft_model is not None and (asked.auto or names or self.spec_type is None)
+        wants_model = draft_model is not None and (asked.auto or names)
         if wants_model and not any(name.startswith("draft-") for name in names):
             names = (*names, ANY_MODEL)
         if asked.auto:

@@ -1,7 +1,7 @@
 """What decodes and drafts cost on this machine: measured when an engine is made, and remembered for the next one.
 
-Measuring takes less than a second. What is remembered lies in the user's cache folder, in one small file for each
-model, draft model, machine, library and sizes; a file that is damaged counts for nothing.
+Measuring takes less than a second. What is remembered lies in the folder that ``costs_dir`` names, in one small file
+for each model, draft model, machine, library and sizes; a file that is damaged counts for nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 
 from pyspec.drafters.controller import Controller
 from pyspec.drafters.registry import options_of
-from pyspec.errors import HubError
 from pyspec.files import replace_file
-from pyspec.folders import cache_dir
+from pyspec.folders import costs_dir
 from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
 from pyspec.llama.devices import devices, library_info
@@ -183,9 +182,8 @@ def remembered(fingerprint: str, draft_model: Model | None, sizes: Mapping[str, 
         "library": [library["llama_cpp"], library["system"]],
         **sizes,
     }
-    try:
-        folder = cache_dir() / "costs"
-    except HubError:
+    folder = costs_dir()
+    if folder is None:
         return Remembered(key, None)
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
     return Remembered(key, folder / f"{name}.json")

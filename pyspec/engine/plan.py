@@ -111,7 +111,7 @@ class Plan:
         if kind is RollbackKind.NONE:
             msg = (
                 f"{self.model.path.name} has no memory that could drop rejected tokens, so there is nothing to "
-                f"speculate with. Use --spec-type none (speculation=None)."
+                "speculate with. Use --spec-type none (Speculation('none'))."
             )
             raise UnsupportedError(msg)
         resources = Resources(self.model, context, self.speculation.draft_model, n_sequences=self.n_slots)
@@ -175,9 +175,12 @@ def sized(model: Model, context: ContextConfig | None, speculation: Speculation,
 
 
 def checked_speculation(speculation: Speculation | None) -> Speculation:
-    """Warn about a draft model that is paid for and unused."""
+    """Return it with what "auto" stands for, and None is "auto".
+
+    Warn about a draft model that is paid for and unused.
+    """
     if speculation is None:
-        return Speculation()
+        speculation = Speculation()
     if not isinstance(speculation, Speculation):
         msg = f"speculation must be a Speculation, not {type(speculation).__name__}."
         raise ConfigError(msg)

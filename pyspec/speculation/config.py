@@ -10,7 +10,6 @@ from pyspec.config import require_bool, require_int, shown
 from pyspec.errors import ConfigError
 from pyspec.llama.model import Model
 from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.detection import drafter_for
 from pyspec.speculation.draft import parsed_types
 from pyspec.speculation.rules import RULES, make_rule
 
@@ -23,9 +22,9 @@ class Speculation:
     """Which drafters propose, and how.
 
     Attributes:
-        types: Drafter names, as one string separated by commas or as a list. "none" switches speculation off.
-            None takes what suits the draft model, and nothing without one. "auto" takes the lookups, the drafter that
-            the draft model is made for, and any others named beside it, and chooses among them round by round.
+        types: Drafter names, as one string separated by commas or as a list. "none" switches speculation off. "auto"
+            takes the lookups, the drafter that the draft model is made for, and any others named beside it, and chooses
+            among them round by round, no draft at all included; so does None.
         draft_model: The draft model, for drafters that have one.
         options: Per drafter name its options, such as ``{"ngram-simple": {"size_n": 4}}``.
         rule: How drafts are accepted, unless a request says otherwise: "match" (what plain decoding with the same
@@ -47,7 +46,7 @@ class Speculation:
         ('ngram-simple',)
     """
 
-    types: str | Iterable[str] | None = None
+    types: str | Iterable[str] | None = AUTO
     draft_model: Model | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rule: str = "match"
@@ -58,7 +57,7 @@ class Speculation:
     self_check: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "types", parsed_types(self._suitable() if self.types is None else self.types))
+        object.__setattr__(self, "types", parsed_types(AUTO if self.types is None else self.types))
         if not isinstance(self.rule, str) or self.rule not in RULES:
             msg = f"rule must be one of {', '.join(RULES)}, not {shown(self.rule)}."
             raise ConfigError(msg)
@@ -79,13 +78,6 @@ class Speculation:
         if unused:
             msg = f"options are given for {', '.join(unused)}, but the drafters are {', '.join(self.names) or 'none'}."
             raise ConfigError(msg)
-
-    def _suitable(self) -> str:
-        """Return the drafter that the draft model is made for; who it is not a model hears that from the engine."""
-        draft_model = self.draft_model
-        if draft_model is None:
-            return "none"
-        return drafter_for(draft_model) if isinstance(draft_model, Model) else "draft-simple"
 
     def make_rule(self, name: str | None, n_max: int) -> AcceptRule:
         """Return the rule of this name, or the one chosen here.

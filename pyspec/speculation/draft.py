@@ -38,7 +38,7 @@ class Drafting:
 
     Attributes:
         types: Names of the drafters to ask, as one string separated by commas or as a list; empty or "none" asks
-            nobody. None asks all that the engine has.
+            nobody. None and "auto" ask all that the engine has.
         n_max: Longest draft; None leaves each drafter its own. A drafter never proposes more than its own.
         n_min: A shorter draft of a draft model is not proposed; None leaves each drafter its own.
         p_min: Draft models stop before a token of lower draft probability; None leaves each drafter its own.
@@ -60,7 +60,7 @@ class Drafting:
         if self.types is not None:
             empty = not isinstance(self.types, str) and as_list(self.types) == []
             names = () if empty else parsed_types(self.types)
-            object.__setattr__(self, "types", () if names == ("none",) else names)
+            object.__setattr__(self, "types", None if names == ("auto",) else () if names == ("none",) else names)
         for name in ("n_max", "n_min"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, require_int(name, getattr(self, name), 0, 1 << 16))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyspec.drafters.automatic import LOOKUPS
 from pyspec.errors import DecodeError
 from pyspec.trace import read_trace
 from tests.cli.conftest import Run
@@ -32,19 +33,27 @@ def test_text_goes_to_stdout_and_a_summary_to_stderr(generate: Run) -> None:
     assert ran.code == 0
     assert ran.out == parsed["text"]
     assert re.fullmatch(
-        r"\n?\[40 tokens, [\d.]+ tokens/s, prompt of \d+ tokens in [\d.]+ s, finish length\]\n", ran.err
+        r"\n?\[40 tokens, [\d.]+ tokens/s, nothing was drafted, prompt of \d+ tokens in [\d.]+ s, finish length\]\n",
+        ran.err,
     )
     assert (len(parsed["tokens"]), parsed["finish"], parsed["draft_model"]) == (40, "length", None)
     assert "[1 token, " in generate(*PROMPT, "-n", "1").err
-    assert parsed["spec"]["types"] == ["none"]
+    assert parsed["spec"]["types"][:2] == ["auto", "suffix"]
+    plain = result(generate, *FEW, "--spec-type", "none")
+    assert (plain["spec"]["types"], plain["tokens"]) == (["none"], parsed["tokens"])
 
 
 def test_a_draft_model_brings_its_drafter_and_changes_nothing(generate: Run, draft: tuple[object, ...]) -> None:
     plain, drafted = result(generate, *FEW), result(generate, *FEW, *draft, "--spec-draft-n-max", "4")
     assert drafted["tokens"] == plain["tokens"]
-    assert drafted["stats"]["n_accepted"] > 0
-    assert drafted["spec"] == {"types": ["draft-simple"], "options": {"draft-simple": {"n_max": 4, "n_threads": 1}}}
-    assert "acceptance " in generate(*FEW, *draft).err
+    assert drafted["spec"]["types"] == ["auto", "suffix", *LOOKUPS[1:], "draft-simple"]
+    assert drafted["spec"]["options"]["draft-simple"] == {"n_max": 4, "n_threads": 1}
+    assert drafted["spec"]["options"]["suffix"]["n_max"] == 4
+    lookups = ("--spec-type", "ngram-simple")
+    fixed = result(generate, *FEW, *draft, *lookups, "--spec-draft-n-max", "4")
+    assert fixed["spec"]["types"] == ["ngram-simple", "draft-simple"]
+    assert fixed["stats"]["n_accepted"] > 0
+    assert "acceptance " in generate(*FEW, *draft, *lookups).err
 
 
 def test_several_drafters(generate: Run, draft: tuple[object, ...]) -> None:
@@ -66,7 +75,7 @@ def test_llama_cpps_short_flags(generate: Run, zoo: Path) -> None:
     parsed = result(generate, *FEW, *flags.split(), "-md", zoo / "draft-llama.gguf", "-s", "3")
     assert parsed["context"] == {"n_ctx": 512, "n_batch": 64}
     options = parsed["spec"]["options"]["draft-simple"]
-    assert options == {"n_threads": 1, "type_k": "q8_0", "type_v": "q8_0"}
+    assert options == {"n_max": 8, "n_threads": 1, "type_k": "q8_0", "type_v": "q8_0"}
     assert result(generate, *PROMPT, "-n5")["stats"]["n_emitted"] == 5
 
 
@@ -117,6 +126,7 @@ def test_nothing_to_generate(generate: Run) -> None:
 
 
 def test_colours(generate: Run, draft: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = (*draft, "--spec-type", "draft-simple")
     plain = generate(*FEW, *draft).out
     colored = generate(*FEW, *draft, "--color", "always").out
     assert "\x1b[36m" in colored
@@ -177,7 +187,8 @@ WRONG = {
     "-p x --color blue": "--color",
     "-p x --spec-type nonsense": "--spec-type: there is no drafter 'nonsense'; installed are",
     "-p x --spec-type none,ngram-simple": "--spec-type",
-    "-p x --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to a draft model",
+    "-p x --spec-type suffix --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to a draft model",
+    "-p x --spec-draft-p-min 0.3": "--spec-draft-p-min: it belongs to a draft model",
     "-p x --spec-type ngram-simple -ctkd f16": "-ctkd: it belongs to a draft model",
 }
 
@@ -204,13 +215,14 @@ def test_synthetic_acceptance_must_suit_the_drafter(generate: Run) -> None:
         assert "--spec-synth-rates: rates" in generate(*FEW, *flags, "--spec-synth-rates", rates).usage_error
     for length in ("0.5", "nan", "inf", "3.1", "-1"):
         assert "--spec-synth-len: length must be" in generate(*FEW, *flags, "--spec-synth-len", length).usage_error
-    assert "--spec-type" in generate(*FEW, "--spec-synth-len", "2").usage_error
+    assert "--spec-type" in generate(*FEW, "--spec-type", "none", "--spec-synth-len", "2").usage_error
     marked = generate(*FEW, *flags, "--spec-synth-len", "2")
     assert (marked.code, "INVALID OUTPUT" in marked.err) == (0, True)
 
 
 def test_options_that_a_drafter_refuses_are_wrong_usage(generate: Run, draft: tuple[object, ...]) -> None:
-    assert "--spec-draft-n-max" in generate(*FEW, *draft, "--spec-draft-n-max", "0").usage_error
+    simple = ("--spec-type", "draft-simple")
+    assert "--spec-draft-n-max" in generate(*FEW, *draft, *simple, "--spec-draft-n-max", "0").usage_error
     assert "--spec-draft-p-min" in generate(*FEW, *draft, "--spec-draft-p-min", "2").usage_error
 
 
@@ -238,7 +250,8 @@ def test_work_that_fails(generate: Run, zoo: Path, tmp_path: Path) -> None:
 def test_what_was_generated_before_an_error_stays(generate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspec.llama import Context
 
-    whole, decode, n_calls = generate(*FEW).out, Context.decode, 0
+    flags = (*FEW, "--spec-type", "none")
+    whole, decode, n_calls = generate(*flags).out, Context.decode, 0
 
     def fail_later(self: Context, batch: Any) -> Any:
         nonlocal n_calls
@@ -249,13 +262,13 @@ def test_what_was_generated_before_an_error_stays(generate: Run, monkeypatch: py
         return decode(self, batch)
 
     monkeypatch.setattr(Context, "decode", fail_later)
-    ran = generate(*FEW)
+    ran = generate(*flags)
     assert ran.code == 1
     assert ran.out
     assert whole.startswith(ran.out)
     assert ran.err.endswith("finish error]\nerror: the computation failed\n")
     n_calls = 0
-    broken = generate(*FEW, "--json")
+    broken = generate(*flags, "--json")
     assert broken.code == 1
     assert json.loads(broken.out)["finish"] == "error"
     assert json.loads(broken.out)["text"] == ran.out

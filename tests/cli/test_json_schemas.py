@@ -35,7 +35,7 @@ def engines(smollm2: Path) -> Iterator[Engines]:
     speculation = Speculation("ngram-simple,ngram-cache", options={"ngram-simple": {"size_n": 2, "size_m": 6}})
     with (
         pyspec.Model(smollm2) as model,
-        pyspec.Engine(model, context=config) as plain,
+        pyspec.Engine(model, speculation=pyspec.Speculation("none"), context=config) as plain,
         pyspec.Engine(model, context=config, speculation=speculation) as drafting,
     ):
         yield Engines(plain, drafting)

@@ -222,7 +222,7 @@ def test_a_wrong_flag_is_named(generate: Run, flags: tuple[str, ...], message: s
 
 
 def test_a_cache_without_its_drafter_is_wrong_usage(generate: Run, tmp_path: Path) -> None:
-    ran = generate("-p", "x", "-n", "1", "-lcd", tmp_path / "d.bin")
+    ran = generate("-p", "x", "-n", "1", "--spec-type", "suffix", "-lcd", tmp_path / "d.bin")
     assert "it belongs to ngram-cache" in ran.usage_error
 
 

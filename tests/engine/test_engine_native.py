@@ -12,6 +12,7 @@ import pytest
 
 import pyspec
 from pyspec import ContextConfig, Finish, SamplingConfig, Speculation
+from pyspec.drafters.automatic import LOOKUPS
 from pyspec.errors import (
     ConfigError,
     ContextFullError,
@@ -274,9 +275,12 @@ def test_a_drafter_without_its_draft_model_is_refused(target: pyspec.Model) -> N
         pyspec.Engine(target, speculation=Speculation("draft-simple"))
 
 
-def test_a_draft_model_alone_chooses_its_drafter(target: pyspec.Model, open_zoo: OpenZoo) -> None:
+def test_a_draft_model_alone_joins_the_drafters_of_auto(target: pyspec.Model, open_zoo: OpenZoo) -> None:
     with pyspec.Engine(target, speculation=Speculation(draft_model=open_zoo("draft-llama")), context=config()) as one:
-        assert one.generate(PROMPT, max_tokens=20).stats.n_accepted > 0
+        assert one.speculation.types == ("auto", *LOOKUPS, "draft-simple")
+        drafted = one.generate(PROMPT, max_tokens=20)
+    with pyspec.Engine(target, speculation=Speculation("none"), context=config()) as plain:
+        assert drafted.tokens == plain.generate(PROMPT, max_tokens=20).tokens
 
 
 def test_a_draft_model_that_nothing_uses_is_warned_of(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -30,9 +30,11 @@ def test_types_that_are_none_are_refused(types: Any) -> None:
         Speculation(types)
 
 
-def test_without_types_the_draft_model_decides() -> None:
-    assert Speculation().names == ()
-    assert Speculation(draft_model=cast("Any", object())).names == ("draft-simple",)
+@pytest.mark.parametrize("types", [{}, {"types": None}, {"types": "auto"}, {"types": ["auto", "none-such"]}])
+def test_without_types_all_is_chosen_round_by_round(types: Any) -> None:
+    assert Speculation(**types).auto
+    assert not Speculation("none").auto
+    assert not Speculation("suffix").auto
 
 
 def test_options_are_kept() -> None:
