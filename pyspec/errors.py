@@ -44,6 +44,7 @@
     │   └── IntegrityError                    what arrived is not what was pinned
     ├── TraceError (ValueError)               a trace file that cannot be read or written
     └── NativeError                           an assertion or exception inside the native library
+        └── OutOfMemoryError (MemoryError)    the host or a device could not allocate
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ __all__ = [
     "ModelNotFoundError",
     "NativeError",
     "NgramFileError",
+    "OutOfMemoryError",
     "PositionError",
     "PyspecError",
     "QuantizeError",
@@ -276,3 +278,7 @@ class TraceError(PyspecError, ValueError):
 
 class NativeError(PyspecError):
     """An assertion or exception inside the native library."""
+
+
+class OutOfMemoryError(NativeError, MemoryError):
+    """The host or a device could not allocate."""

@@ -48,7 +48,7 @@ _EXCEPTIONS: dict[int, type[errors.PyspecError]] = {
     Status.NO_MEMORY: errors.UnsupportedError,
     Status.REFUSED: errors.RollbackError,
     Status.STATE: errors.StateError,
-    Status.OUT_OF_MEMORY: errors.NativeError,
+    Status.OUT_OF_MEMORY: errors.OutOfMemoryError,
     Status.EXCEPTION: errors.NativeError,
     Status.ASSERT: errors.NativeError,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import threading
@@ -53,6 +54,7 @@ class Reply:
         self._piece = piece
         self._observer = observer
         self._n_top = request.sequence.n_top
+        self._wants_logprobs = request.sequence.wants_logprobs
         self._is_observed = False
         self._observer_failed = False
 
@@ -88,9 +90,17 @@ class Reply:
         self._begin()
         result = self.result
         result.finish = finish
-        _add_rest(result, (), b"".join(map(self._piece, result.tokens)), has_top=False)
+        result.text = _decoded(b"".join(map(self._piece, result.tokens)))
         if self._observer is not None:
             self._observer.end(result)
+
+    def _add_rest(self, tokens: Sequence[int]) -> None:
+        """Take in tokens that no chunk tells of; what is not known of them has its place all the same."""
+        n_tokens = len(tokens)
+        self.result.tokens += tokens
+        self.result.sources += ["unknown"] * n_tokens
+        self.result.top += [()] * (n_tokens if self._n_top > 0 else 0)
+        self.result.logprobs += [math.nan] * (n_tokens if self._wants_logprobs else 0)
 
     def _show(self, outcome: Outcome) -> None:
         """Show a round to the observer, unless it failed before."""
@@ -113,7 +123,8 @@ class Reply:
         if event.chunk is not None:
             _add(result, event.chunk)
         if event.text is not None:
-            _add_rest(result, event.rest, event.text, has_top=self._n_top > 0)
+            self._add_rest(event.rest)
+            result.text = _decoded(event.text)
         if self._observer is not None:
             self._observer.end(result)
         if event.error is not None:
@@ -131,12 +142,8 @@ def _add(result: Result, chunk: Chunk) -> None:
     result.finish = chunk.finish
 
 
-def _add_rest(result: Result, tokens: Sequence[int], text: bytes, *, has_top: bool) -> None:
-    """Take in tokens that no chunk tells of, and the whole text, of which chunks held something back."""
-    result.tokens += tokens
-    result.sources += ["unknown"] * len(tokens)
-    result.top += [()] * (len(tokens) if has_top else 0)
-    result.text = text.decode("utf-8", errors="replace")
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", errors="replace")
 
 
 class Events:

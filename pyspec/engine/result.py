@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -49,7 +50,8 @@ class Result:
         sources: Where each token came from; "unknown" for tokens of a round that raised after it committed them.
         top: Per token the most likely ones of its row, best first, as (token, logit), or as (token, log-probability)
             where log-probabilities are asked for; empty unless asked.
-        logprobs: Per token its log-probability; empty unless asked.
+        logprobs: Per token its log-probability; empty unless asked. NaN for tokens whose source is "unknown", and
+            None in ``to_dict``.
         seed: Seed of the random draws, None at temperature 0.
         stats: Counters of this generation.
         drafters: Counters per drafter.
@@ -77,7 +79,7 @@ class Result:
             "prompt_tokens": list(self.prompt_tokens),
             "sources": list(self.sources),
             "top": [[list(entry) for entry in row] for row in self.top],
-            "logprobs": list(self.logprobs),
+            "logprobs": [None if math.isnan(logprob) else logprob for logprob in self.logprobs],
             "seed": self.seed,
             "stats": self.stats.to_dict(),
             "drafters": {name: stats.to_dict() for name, stats in self.drafters.items()},

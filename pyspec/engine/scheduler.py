@@ -10,20 +10,23 @@ It knows nothing of threads. One step::
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspec.drafters import Chain
+from pyspec.engine.ends import broken_off, is_over, lateness, told
 from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.request import Began, Ended, Played, Request
 from pyspec.engine.result import Chunk
 from pyspec.engine.saving import SavedSlot, catch_up, put
 from pyspec.engine.slots import Slot, common_length
-from pyspec.errors import BusyError, ContextFullError, DeadlineError, DecodeAbortedError
+from pyspec.errors import BusyError, ContextFullError, DecodeAbortedError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Needs
@@ -46,6 +49,18 @@ class Totals:
     n_rounds: int = 0
 
 
+class Counts(NamedTuple):
+    """Counters at one moment, for other threads to look at.
+
+    Attributes:
+        totals: See ``Totals``.
+        drafters: Counters per drafter.
+    """
+
+    totals: Totals
+    drafters: Mapping[str, DrafterStats]
+
+
 class Scheduler:
     """Plays requests on the sequences of one target.
 
@@ -64,6 +79,7 @@ class Scheduler:
         slots: All of them.
         playing: The requests of the round under way, or the one that begins.
         totals: Counts.
+        counts: What they and the drafters' counters were when a request heard of something last.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting by its own name
@@ -92,6 +108,7 @@ class Scheduler:
         self._batch = RoundBatch([], n_prefill=n_prefill)
         self._waiting: list[tuple[int, int, Request]] = []  # a heap: priority, number
         self._numbers = itertools.count()
+        self.counts = self._show_counts()
 
     @property
     def n_waiting(self) -> int:
@@ -111,6 +128,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Take a request in; it runs when its turn comes."""
         self.totals.n_requests += 1
+        self._show_counts()
         heapq.heappush(self._waiting, (request.priority, next(self._numbers), request))
 
     def put(self, saved: SavedSlot) -> None:
@@ -149,7 +167,7 @@ class Scheduler:
 
     def abandon(self, error: BaseException) -> None:
         """End every request with an error, without touching the memory, which may be what is broken."""
-        ends = [(request, _broken_off(request, Finish.ERROR, error, {})) for request in self.requests]
+        ends = [(request, broken_off(request, Finish.ERROR, error, {})) for request in self.requests]
         self._waiting.clear()
         for slot in self.slots:
             slot.request = None
@@ -157,16 +175,16 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """End the requests that nobody wants any more, and those whose time is over."""
-        over = [entry for entry in self._waiting if _is_over(entry[2])]
+        over = [entry for entry in self._waiting if is_over(entry[2])]
         if over:
             ended = {id(request) for _, _, request in over}
             self._waiting = [entry for entry in self._waiting if id(entry[2]) not in ended]
             heapq.heapify(self._waiting)
         for _, _, request in over:
-            request.tell(_broken_off(request, Finish.CANCELLED, _lateness(request), {}))
+            request.tell(broken_off(request, Finish.CANCELLED, lateness(request), {}))
         for slot in self.running:
-            if slot.request is not None and _is_over(slot.request):
-                self._end(slot, Finish.CANCELLED, error=_lateness(slot.request))
+            if slot.request is not None and is_over(slot.request):
+                self._end(slot, Finish.CANCELLED, error=lateness(slot.request))
 
     def _seat(self) -> list[Slot]:
         """Give the free slots to those who wait; return the slots that got a request."""
@@ -184,8 +202,8 @@ class Scheduler:
                 slot.forget()
                 heapq.heappush(self._waiting, entry)
                 break
-            except Exception as error:  # noqa: BLE001 - it belongs to this request
-                self._fail(slot, request, error)
+            except BaseException as error:  # noqa: BLE001 - it belongs to this request
+                self._fail(slot, request, told(error))
         return seated
 
     def _begin(self, slot: Slot, request: Request) -> None:
@@ -208,6 +226,7 @@ class Scheduler:
                     sampler.accept(token)
         if request.saved is not None:
             catch_up(request, request.saved)
+        self._show_counts()
         request.tell(Began(n_reused, request.seated - request.submitted))
 
     def _share(self, slot: Slot, request: Request) -> None:
@@ -234,8 +253,8 @@ class Scheduler:
         failed: Exception | None = None
         try:
             run_round(batch, self.chain, self._target, self._rule)
-        except Exception as error:  # noqa: BLE001 - it is told to whom it belongs
-            failed = error
+        except BaseException as error:  # noqa: BLE001 - it is told to whom it belongs
+            failed = told(error)
         finally:
             self.playing = ()
         everyone = [*running, *joined]
@@ -266,7 +285,7 @@ class Scheduler:
         while True:
             lag = sequence.lag
             self._play([slot], alone=True)
-            if slot.request is not request or request.n_told > n_told or sequence.lag >= lag or _is_over(request):
+            if slot.request is not request or request.n_told > n_told or sequence.lag >= lag or is_over(request):
                 return
 
     def _make_room(self) -> bool:
@@ -297,30 +316,47 @@ class Scheduler:
             if sequence.n_committed < self._target.n_ctx_seq:
                 return True
             if self._n_keep is not None and not sequence.rows and sequence.n_committed > 1:
-                slot.shift(self._n_keep)
-                return True
+                return self._shifts(slot, request, self._n_keep)
         finish = Finish.LENGTH if sequence.ending.remaining <= 0 else Finish.CONTEXT
         self._end(slot, finish, chunk=Chunk(request.text.release(sequence.ending, finish), (), (), (), finish))
         return False
 
+    def _shifts(self, slot: Slot, request: Request, n_keep: int) -> bool:
+        """Make room in a full context; return whether that went well."""
+        try:
+            slot.shift(n_keep)
+        except BaseException as error:  # noqa: BLE001 - of a drafter that begins anew, for example
+            self._fail(slot, request, told(error))
+            return False
+        return True
+
     def _tell(self, slots: Iterable[Slot], outcomes: dict[int, Outcome]) -> None:
-        """Let each request hear what was decided."""
-        for slot in slots:
-            request, outcome = slot.request, outcomes.get(slot.seq_id)
+        """Let each request hear what was decided, after it was counted."""
+        seated = [(slot, slot.request, outcomes.get(slot.seq_id)) for slot in slots]
+        for _, request, outcome in seated:
+            if request is not None and outcome is not None:
+                self.totals.n_emitted_tokens += len(outcome.emitted)
+                self.totals.n_forced_tokens += outcome.n_forced
+                self.totals.n_rounds += 1
+        self._show_counts()
+        for slot, request, outcome in seated:
             if request is None:
                 continue
             if outcome is None:
                 slot.read_on(request.sequence)
                 continue
-            self.totals.n_emitted_tokens += len(outcome.emitted)
-            self.totals.n_forced_tokens += outcome.n_forced
-            self.totals.n_rounds += 1
             request.n_told += len(outcome.emitted)
             text = request.text.release(request.sequence.ending, outcome.finish)
             seconds = time.perf_counter() - request.seated if outcome.first else 0.0
             request.tell(Played(self._chunk(outcome, text), outcome, seconds))
             if outcome.finish is not None:
                 self._end(slot, outcome.finish)
+
+    def _show_counts(self) -> Counts:
+        """Let other threads see what was counted, all of it at once."""
+        drafters = {name: stats.copy() for name, stats in self.chain.stats.items()}
+        self.counts = Counts(dataclasses.replace(self.totals), drafters)
+        return self.counts
 
     def _chunk(self, outcome: Outcome, text: str) -> Chunk:
         pieces = tuple(map(self._piece, outcome.emitted))
@@ -333,26 +369,14 @@ class Scheduler:
             return
         drafters = self.chain.stats_of(slot.seq_id)
         early = finish is Finish.CANCELLED
-        end = _broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
+        end = broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
         run_all((slot.end, functools.partial(request.tell, end)))
 
     def _fail(self, slot: Slot, request: Request, error: Exception) -> None:
         """End a request with an error; its memory is in doubt."""
         slot.request = None
-        ended = _broken_off(request, Finish.ERROR, error, self.chain.stats_of(slot.seq_id))
+        ended = broken_off(request, Finish.ERROR, error, self.chain.stats_of(slot.seq_id))
         run_all((slot.forget, functools.partial(request.tell, ended)))
-
-
-def _is_over(request: Request) -> bool:
-    return request.cancelled or request.is_late
-
-
-def _lateness(request: Request) -> DeadlineError | None:
-    """Return what to raise for a request that was too late, and None for one that was cancelled."""
-    if request.cancelled or request.deadline is None:
-        return None
-    given = request.deadline - request.submitted
-    return DeadlineError(f"The request had {given:.3g} seconds and has not ended.")
 
 
 def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int, int]:
@@ -363,16 +387,3 @@ def _fitness(slot: Slot, prompt: list[int]) -> tuple[int, bool, int, int]:
     """
     n_reused = slot.reusable(prompt)
     return max(0, 2 * n_reused - slot.n_held), slot.n_held == 0, n_reused, -slot.used
-
-
-def _broken_off(
-    request: Request, finish: Finish, error: BaseException | None, drafters: dict[str, DrafterStats]
-) -> Ended:
-    """Return the end of a request that comes before its time, with all that was emitted.
-
-    That may be more than was told: a round that raised after a commit had no chunk, and text may have been held back.
-    """
-    sequence, ending = request.sequence, request.sequence.ending
-    said = [*sequence.history, sequence.pending]
-    rest = tuple(said[len(said) - (ending.n_tokens - request.n_told) :])
-    return Ended(finish, None, error, rest, bytes(ending.text[request.n_skipped : ending.cut]), drafters)

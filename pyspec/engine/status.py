@@ -75,15 +75,19 @@ class EngineStatus:
 
 
 def engine_status(scheduler: Scheduler) -> EngineStatus:
-    """Look at a scheduler from any thread; what it says may be a round old."""
+    """Look at a scheduler from any thread.
+
+    The counts are those of one moment; they have all that any request has heard of. Slots are as they are now.
+    """
     slots = tuple(map(_slot_status, scheduler.slots))
-    totals, prefixes = scheduler.totals, scheduler.prefixes
+    counts, prefixes = scheduler.counts, scheduler.prefixes
+    totals = counts.totals
     return EngineStatus(
         n_slots=len(slots),
         n_running=sum(slot.state is not SlotState.IDLE for slot in slots),
         n_waiting=scheduler.n_waiting,
         slots=slots,
-        drafters={name: stats.copy() for name, stats in scheduler.chain.stats.items()},
+        drafters={name: stats.copy() for name, stats in counts.drafters.items()},
         n_requests=totals.n_requests,
         n_prompt_tokens=totals.n_prompt_tokens,
         n_reused_tokens=totals.n_reused_tokens,

@@ -123,9 +123,9 @@ class Context:
     def fingerprint(self) -> str:
         """Names what saved state must agree on: model and layout of the memory."""
         info, config = self.model.info, self.config
-        n_buffers = 1 if config.kv_unified else self.n_seq_max
         layout = f"{config.type_k}/{config.type_v}, flash {config.flash_attn}, full swa {config.swa_full}"
-        layout += f", buffers {n_buffers}, snapshots {self.n_rs_seq}"
+        layout += ", slots in one buffer" if config.kv_unified else f", {self.n_seq_max} slots"
+        layout += f", {self.n_rs_seq} snapshots"
         layout += f", rope {config.rope_freq_base:g} {config.rope_freq_scale:g}"
         return f"{info.description} ({self.model.identity}; {layout})"
 

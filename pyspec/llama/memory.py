@@ -224,6 +224,7 @@ class Memory:
 
         Raises:
             PositionError: The memory was never probed and holds something now.
+            MemoryError: There was none left to try it with.
         """
         context = self._context
         if context.rollback_kind is None:
@@ -273,6 +274,9 @@ class Memory:
         try:
             for position in range(min(2, context.n_ctx_seq)):
                 native.decode(context.handle, [0], [position], [(0,)], [False])
+        except MemoryError:  # the machine's fault, not the model's
+            self.clear()
+            raise
         except Exception:  # noqa: BLE001 - a model that cannot decode cannot roll back either
             return RollbackKind.NONE
         try:

@@ -82,6 +82,8 @@ def timings(result: Result) -> Timings:
     n_emitted = len(result.tokens)
     n_timed = n_emitted - stats.n_first  # the first round's time is the prompt's
     prompt_ms, emitted_ms = 1000.0 * stats.prompt_seconds, 1000.0 * stats.seconds.get("total", 0.0)
+    if n_emitted and not n_timed:  # there was no other round, so that the two share its time
+        n_timed, emitted_ms = n_emitted, prompt_ms
     return {
         "cache_n": stats.n_reused,
         "prompt_n": n_read,

@@ -128,7 +128,8 @@ class Meter:
             return
         self._ended = True
         finish = result.finish
-        self._metrics.queued.observe(result.stats.queue_seconds)
+        if result.tokens or result.stats.queue_seconds > 0.0:  # else it never had a slot
+            self._metrics.queued.observe(result.stats.queue_seconds)
         self._metrics.whole.observe(time.perf_counter() - self._began)
         self._metrics.count_end(_ABORTED if finish is None else _REASONS.get(finish, _ABORTED))
 

@@ -14,7 +14,9 @@ from types import FrameType
 import uvicorn
 
 from pyspec.errors import ConfigError
+from pyspec.server.about import drafters
 from pyspec.server.app import create_app
+from pyspec.server.connections import LONGEST_HEAD, impatient
 from pyspec.server.security import is_loopback
 from pyspec.server.service import Service
 
@@ -41,6 +43,8 @@ class Server(uvicorn.Server):
             server_header=False,
             lifespan="off",
             ws="none",
+            http=impatient(service.settings.body_timeout),
+            h11_max_incomplete_event_size=LONGEST_HEAD,
             timeout_graceful_shutdown=max(1, round(service.settings.shutdown_timeout)),
         )
         super().__init__(config)
@@ -128,7 +132,9 @@ def serve(service: Service, bound: socket.socket, on_start: Callable[[str], None
         _logger.warning("anybody who reaches this address may use the server; --api-key asks for a key")
 
     def announce() -> None:
-        _logger.info("listening", extra={"fields": {"address": address, "model": service.model}})
+        with_drafters = ",".join(drafters(service)) or "none"
+        fields = {"address": address, "model": service.model, "drafters": with_drafters}
+        _logger.info("listening", extra={"fields": fields})
         if on_start is not None:
             on_start(address)
 

@@ -26,7 +26,7 @@ class ServerSettings:
         chat_template: A Jinja template in place of the model's own; "none" does without one.
         pooling: How embeddings are pooled: "mean", "cls" or "last"; None: as the model was made for.
         timeout: Seconds that a request may take, the time in the queue included.
-        body_timeout: Seconds that a request's body may take to arrive.
+        body_timeout: Seconds that a request's head may take to arrive, and then its body.
         shutdown_timeout: Seconds that running requests may still take when the server is asked to stop.
         max_body_bytes: Longest body of a request.
         max_prompt_tokens: Longest prompt; None: what the context holds.

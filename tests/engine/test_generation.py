@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import strategies as st
 
 from pyspec.config import SamplingConfig
 from pyspec.engine import Chunk, Generation, Result, RunInfo
+from pyspec.engine.generation import Reply
+from pyspec.engine.request import Ended
+from pyspec.engine.request import Request as EngineRequest
+from pyspec.engine.status import engine_status
+from pyspec.errors import SpeculationError
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import Finish, Outcome
 from tests.fakes import Decoded, Fuse, HashLogits, InjectedError, cycle_logits
@@ -18,6 +24,7 @@ from tests.playing import (
     DraftModelSpec,
     NgramSpec,
     ScriptedSpec,
+    Seat,
     Table,
     generation,
     generation_of,
@@ -284,27 +291,86 @@ def test_the_next_one_waits_for_its_turn() -> None:
     check_equals(list(waiting), waiting.result, table.seats[0].plain)
 
 
-@pytest.mark.parametrize(("error", "finish"), [(InjectedError, Finish.ERROR), (KeyboardInterrupt, Finish.CANCELLED)])
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [(InjectedError, InjectedError), (KeyboardInterrupt, SpeculationError), (SystemExit, SpeculationError)],
+)
 @pytest.mark.parametrize(
     ("point", "at"), [("decode", 0), ("decoded", 3), ("trim", 1), ("scripted-0.begin", 0), ("scripted-0.draft", 2)]
 )
 def test_after_an_error_the_result_says_so_and_the_next_request_is_whole(
-    point: str, at: int, error: type[BaseException], finish: Finish
+    point: str, at: int, error: type[BaseException], heard: type[Exception]
 ) -> None:
     request = Request(HashLogits(3, 8, order=2), 8, (1, 2, 3), max_tokens=20)
     table = Table([request], [ScriptedSpec((Move(), Move(2, (0,)), Move(3)))], fuse=Fuse(point, at, error))
     place, seen = workplace(table), Recorder()
     running = generation(place, request, observer=seen)
-    with pytest.raises(error):
+    with pytest.raises(heard) as caught:
         list(running)
-    assert running.result.finish is finish
-    assert seen.ends == [finish]
+    assert isinstance(caught.value, error) or isinstance(caught.value.__cause__, error)
+    assert running.result.finish is Finish.ERROR
+    assert seen.ends == [Finish.ERROR]
     place.settle()
     plain = table.seats[0].plain.tokens
     assert tuple(running.result.tokens) == plain[: len(running.result.tokens)]
-    assert table.target.memory.length(0) == 0 or finish is Finish.CANCELLED
+    assert table.target.memory.length(0) == 0
     again = generation(place, request)
     check_equals(list(again), again.result, table.seats[0].plain)
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_what_is_not_known_of_tokens_has_its_place(wants: bool) -> None:  # noqa: FBT001
+    seat = Seat(Request(HashLogits(3, 8), 8, (1, 2), max_tokens=4), 0, Fuse())
+    seat.sequence.wants_logprobs, seat.sequence.n_top = wants, int(wants)
+    request = EngineRequest(seat.sequence, [1, 2], SamplingConfig(), tell=lambda _event: None)
+    reply = Reply(request, RunInfo("m", None, {}, {}, [1, 2]), lambda _token: b"x", None)
+    reply.take(Ended(Finish.CANCELLED, rest=(5, 6), text=b"xx"))
+    result = reply.result
+    assert (result.tokens, result.sources, result.text) == ([5, 6], ["unknown"] * 2, "xx")
+    assert result.top == [()] * (2 * wants)
+    assert result.to_dict()["logprobs"] == [None] * (2 * wants)
+    assert all(map(math.isnan, result.logprobs))
+
+
+def test_counts_are_those_of_one_moment() -> None:
+    """While a round counts, others see what there was before it; what a request has heard of is always there."""
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        status = engine_status(place.scheduler)
+        scripted = status.drafters["scripted-0"]
+        assert status.n_emitted_tokens == status.n_rounds + scripted.n_accepted
+        seen.append((scripted.n_asked, table.chain.stats["scripted-0"].n_asked))
+
+    table = Table([Request(HashLogits(3, 8, order=2), 8, (1, 2, 3), max_tokens=20)], [ScriptedSpec((Move(2),))])
+    place = workplace(table, news=look)
+    running = generation(place, table.seats[0].request)
+    for _chunk in running:
+        assert engine_status(place.scheduler).n_emitted_tokens == len(running.result.tokens)
+    assert len(seen) > 3
+    assert all(known == counted - 1 for known, counted in seen)
+
+
+@pytest.mark.parametrize("error", [InjectedError, SystemExit])
+def test_a_drafter_that_fails_when_the_context_is_shifted(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(HashLogits(3, 8, order=2), 8, (1, 2, 3), max_tokens=40, n_ctx=16)
+    table = Table([request], [NgramSpec(1, 2)])
+    place = workplace(table, n_keep=2)
+
+    def rebegin(*_arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table.chain, "rebegin", rebegin)
+        running = generation(place, request)
+        with pytest.raises((InjectedError, SpeculationError)):
+            list(running)
+    assert running.result.finish is Finish.ERROR
+    again = generation(place, request)
+    list(again)
+    assert again.result.finish is Finish.LENGTH
 
 
 @pytest.mark.parametrize("at", [0, 5, 9])

@@ -229,7 +229,7 @@ def test_damaged_files_are_refused(saved: Path, open_zoo: OpenZoo, tmp_path: Pat
 def test_a_file_of_another_model_is_refused(saved: Path, open_zoo: OpenZoo) -> None:
     with (
         make(open_zoo, Pair("target-lfm2", "ngram-simple")) as engine,
-        pytest.raises(StateError, match="this engine has"),
+        pytest.raises(StateError, match=r"this engine has .*slots"),
     ):
         engine.restore_slot(saved)
 

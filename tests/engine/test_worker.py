@@ -13,7 +13,7 @@ import pyspec
 from pyspec import Finish
 from pyspec.engine import SlotState
 from pyspec.engine.worker import Workshop
-from pyspec.errors import BusyError, DeadlineError, DecodeError
+from pyspec.errors import BusyError, DeadlineError, DecodeError, SpeculationError
 from tests.at_work import Held, Slow, idle, in_threads, prompt
 from tests.engine.conftest import Make
 from tests.helpers import PROMPT
@@ -372,3 +372,30 @@ def test_a_failed_decode_fails_the_requests_in_it_and_no_others(make: Make) -> N
         assert [token for chunk in stream for token in chunk.tokens] == stream.result.tokens == expected[i]
     assert idle(engine)
     assert engine.generate(prompt(0), max_tokens=24).tokens == expected[0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("method", ["begin", "draft"])
+def test_a_drafter_that_wants_to_end_the_program_ends_its_requests(
+    make: Make, error: type[BaseException], method: str
+) -> None:
+    engine = make("ngram-simple", 2)
+    expected = engine.generate(PROMPT, max_tokens=12).tokens
+
+    def raising(*_arguments: object) -> None:
+        raise error
+
+    def poison(workshop: Workshop) -> Any:
+        drafter: Any = workshop.chain.drafters[0]
+        kept = getattr(drafter, method)
+        setattr(drafter, method, raising)
+        return lambda _workshop: setattr(drafter, method, kept)
+
+    heal = engine.call(poison)
+    for _ in range(2):
+        with pytest.raises(SpeculationError, match=error.__name__) as caught:
+            engine.generate(REPEATING, max_tokens=12)
+        assert isinstance(caught.value.__cause__, error)
+    engine.call(heal)
+    assert engine.generate(PROMPT, max_tokens=12).tokens == expected
+    assert idle(engine)

@@ -9,7 +9,8 @@ import pytest
 
 import pyspec
 from pyspec import RollbackKind
-from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
+from pyspec._native import contexts
+from pyspec.errors import ConfigError, OutOfMemoryError, PositionError, RollbackError, SequenceError, UnsupportedError
 from tests.helpers import PROMPT, decode, next_row
 from tests.llama.conftest import NewContext
 
@@ -40,6 +41,24 @@ def test_a_memory_in_use_is_not_probed(new_context: NewContext) -> None:
     assert context.memory.rollback is RollbackKind.TRIM
     decode(context, PROMPT, 1)
     assert context.memory.rollback is RollbackKind.TRIM, "what was found once is known"
+
+
+@pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
+def test_a_machine_without_memory_says_nothing_about_the_model(
+    new_context: NewContext, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    context, real = new_context(), contexts.decode
+
+    def decode_one(handle: Any, tokens: Any, positions: Any, *rest: Any) -> Any:
+        if positions == [1]:
+            raise error
+        return real(handle, tokens, positions, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "decode", decode_one)
+        with pytest.raises(MemoryError):
+            _ = context.memory.rollback
+    assert context.memory.rollback is RollbackKind.TRIM, "asked again, it is tried again"
 
 
 def test_lengths_and_ranges(new_context: NewContext) -> None:

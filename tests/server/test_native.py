@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from pyspec.engine import Result
+from pyspec.server import counting
+from pyspec.speculation import GenerationStats
 from tests.server.asgi import Client
 from tests.server.fakes import BOS, FakeEngine, Script
 
@@ -35,6 +38,15 @@ def test_timings_are_those_that_its_clients_know(client: Client) -> None:
         "draft_n": 4,
         "draft_n_accepted": 4,
     }
+
+
+def test_one_token_has_a_rate_too() -> None:
+    stats = GenerationStats(n_prompt=4, n_first=1, prompt_seconds=0.2)
+    told = counting.timings(Result(tokens=[5], prompt_tokens=[1, 2, 3, 4], stats=stats))
+    assert [told["predicted_ms"], told["predicted_per_token_ms"]] == pytest.approx([200, 200])
+    assert [told["predicted_per_second"], told["prompt_per_second"]] == pytest.approx([5, 20])
+    nothing = counting.timings(Result(prompt_tokens=[1], stats=GenerationStats(prompt_seconds=0.2)))
+    assert (nothing["predicted_ms"], nothing["predicted_per_second"]) == (0, 0)
 
 
 @pytest.mark.parametrize(

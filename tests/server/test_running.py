@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from pyspec.errors import ConfigError
-from pyspec.server.running import address_of, bind
-from tests.server.fakes import FakeEngine, Script
+from pyspec.server.app import make_service
+from pyspec.server.running import Server, address_of, bind, serve
+from tests.server.fakes import FakeEngine, Script, as_served
 from tests.server.in_thread import Running
 
 PATH = "/v1/completions"
@@ -98,6 +99,42 @@ def test_what_takes_too_long_at_the_end_is_broken_off(engine: FakeEngine) -> Non
             running.server.stop()
             running.thread.join()
         assert engine.running == set()
+
+
+@pytest.mark.parametrize("part", [b"", b"POST /v1/completions HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-"])
+def test_who_sends_half_a_head_is_not_waited_for(engine: FakeEngine, part: bytes) -> None:
+    with Running(engine, body_timeout=0.05) as running, socket.create_connection(running.bound.getsockname()) as client:
+        client.settimeout(60)
+        client.sendall(part)
+        assert client.recv(1) == b""
+
+
+def test_nor_who_sends_it_after_an_answer(engine: FakeEngine) -> None:
+    with Running(engine, body_timeout=0.3) as running, socket.create_connection(running.bound.getsockname()) as client:
+        client.settimeout(60)
+        asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        client.sendall(asked + asked + b"GET /he")  # two whole ones
+        heard = b""
+        while part := client.recv(1000):
+            heard += part
+        assert heard.count(b"HTTP/1.1 200") == 2
+
+
+def test_an_answer_may_take_longer_than_a_head(engine: FakeEngine) -> None:
+    engine.script = Script(delay=0.1)  # before each of its six rounds
+    with Running(engine, body_timeout=0.05) as running:
+        for _ in range(2):
+            assert post(running.address, {"prompt": "Hi"})["choices"][0]["text"] == "Hello, world!"
+
+
+def test_it_says_which_drafters_there_are(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "run", lambda self, _sockets: self._on_start())
+    with caplog.at_level("INFO", "pyspec.server"), bind("127.0.0.1", 0) as bound:
+        serve(make_service(as_served(engine)), bound)
+    (line,) = [record for record in caplog.records if record.message == "listening"]
+    assert line.fields["drafters"] == "fake"  # type: ignore[attr-defined]
 
 
 SERVE = """

@@ -8,6 +8,9 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pyspec.engine import Result
+from pyspec.server.metrics import Metrics
+from pyspec.speculation import Finish, GenerationStats
 from tests.server.asgi import Client
 from tests.server.conftest import Start
 from tests.server.fakes import FakeEngine, Script
@@ -101,6 +104,20 @@ def test_metrics_add_up(client: Client, engine: FakeEngine) -> None:
         assert found[f"pyspec:{name}_seconds_count"] == 4
     assert found["pyspec:num_requests_running"] == found["pyspec:num_requests_waiting"] == 0
     assert found["pyspec:num_slots"] == 2
+
+
+def test_who_left_the_queue_waited_for_no_slot(engine: FakeEngine) -> None:
+    metrics = Metrics(engine)
+    for result in (
+        Result(finish=Finish.CANCELLED),
+        Result(finish=Finish.CANCELLED, stats=GenerationStats(queue_seconds=3.0)),
+        Result(finish=Finish.EOG, tokens=[1]),
+    ):
+        metrics.meter().end(result)
+    text = metrics.render().decode()
+    assert "pyspec:request_queue_time_seconds_count 2.0" in text
+    assert "pyspec:request_queue_time_seconds_sum 3.0" in text
+    assert "pyspec:e2e_request_latency_seconds_count 3.0" in text
 
 
 def test_latencies_between_tokens_are_counted_per_token(client: Client) -> None:
