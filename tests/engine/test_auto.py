@@ -16,6 +16,7 @@ from pyspec.drafters.draft_simple import DraftSimple
 from pyspec.engine import calibration
 from pyspec.errors import DecodeError
 from pyspec.llama.context import Context
+from pyspec.speculation.costs import TYPICAL
 from tests.engine.test_engine_native import same_or_tied
 from tests.pulled import PulledEngine
 
@@ -76,10 +77,11 @@ def test_what_one_engine_measured_is_the_next_ones(
     with made(open_zoo):
         pass
     assert not (tmp_path / "costs").exists()  # it did not play
-    for n_files, n_measured, sizes in [(1, 2, {}), (1, 2, {}), (2, 3, {"n_ubatch": 8})]:
-        with made(open_zoo, **sizes) as engine:
+    files: list[Path] = []
+    for n_files, n_measured, n_ubatch in [(1, 2, 16), (1, 2, 16), (2, 3, 8)]:
+        with made(open_zoo, n_ubatch=n_ubatch) as engine:
             engine.generate(REPEATING, max_tokens=8)
-        files = list((tmp_path / "costs").iterdir())
+        files[:] = (tmp_path / "costs").iterdir()
         assert (len(files), len(measured)) == (n_files, n_measured)
         contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
         assert all(str(1) in content["verify"] and content["acceptance"] for content in contents)
@@ -120,7 +122,7 @@ def test_a_decode_that_fails_while_measuring_does_not_stop_an_engine(
         engine = made(open_zoo)
     with engine:
         assert "target-llama.gguf cannot be measured; auto starts from typical ones: out of memory" in caplog.text
-        assert controller_of(engine).costs.verify.points == pytest.approx(dict(calibration.Costs().verify.points))
+        assert controller_of(engine).costs.verify.points == pytest.approx(TYPICAL)
         assert engine.context.memory.length(0) == 0
         assert len(engine.generate(REPEATING, max_tokens=8).tokens) == 8
     assert not (tmp_path / "costs").exists()  # the next engine measures again

@@ -241,8 +241,8 @@ DAMAGED: Mapping[str, list[Any]] = {
     "version": [0, 2, "1", None],
     "key": [{**KEY, "n_cpus": 3}, {}, None],
     "verify": [
-        *({"1": bad} for bad in (0, -1.0, None, "x", [], float("inf"), float("nan"), 10**400)),
-        *({bad: 1.0} for bad in ("0", "-1", "x", "1.5")),
+        *({"1": took} for took in (0, -1.0, None, "x", float("inf"), float("nan"), 10**400)),
+        *({count: 1.0} for count in ("0", "-1", "x", "1.5")),
         [],
         None,
         "x",
