@@ -34,6 +34,7 @@ from pyspec.bench import load_workload, spread_of, workload_names
 from pyspec.llama.devices import devices, library_info
 
 HERE = Path(__file__).parent
+WARM_UP_TOKENS = 8
 MARGIN = 72  # tokens of context beside prompt and answer
 HEADER = (
     "engine",
@@ -60,6 +61,7 @@ class Case:
         peer: "type" is llama.cpp's; "n_max" is for its draft model.
         needs_draft: Whether a draft model is used.
         fresh: Whether the peer drafts what former requests said, so that both need a new engine for each run.
+        slow: Left out with several slots when there is no time.
     """
 
     name: str
@@ -67,15 +69,16 @@ class Case:
     peer: dict[str, Any] = field(default_factory=dict)
     needs_draft: bool = False
     fresh: bool = False
+    slow: bool = False
 
 
 PLAIN = Case("plain", "none")
 CASES = (
     PLAIN,
     Case("draft-simple 3", "draft-simple:n_max=3", {"type": "DRAFT_SIMPLE", "n_max": 3}, needs_draft=True),
-    Case("draft-simple 7", "draft-simple:n_max=7", {"type": "DRAFT_SIMPLE", "n_max": 7}, needs_draft=True),
-    Case("ngram-simple", "ngram-simple", {"type": "NGRAM_SIMPLE"}),
-    Case("ngram-mod", "ngram-mod", {"type": "NGRAM_MOD"}, fresh=True),
+    Case("draft-simple 7", "draft-simple:n_max=7", {"type": "DRAFT_SIMPLE", "n_max": 7}, needs_draft=True, slow=True),
+    Case("ngram-simple", "ngram-simple", {"type": "NGRAM_SIMPLE"}, slow=True),
+    Case("ngram-mod", "ngram-mod", {"type": "NGRAM_MOD"}, fresh=True, slow=True),
 )
 LOOKUP = Case("prompt lookup", "suffix", {"type": "PROMPT_LOOKUP"})
 
@@ -220,7 +223,7 @@ class Arena:
             for prompts in self._batches(number, n_slots):
                 if case.fresh and number >= 0:
                     self._open(peer, case, n_slots)
-                order = {"prompts": prompts, "n_tokens": self._given.tokens}
+                order = {"prompts": prompts, "n_tokens": self._given.tokens if number >= 0 else WARM_UP_TOKENS}
                 for worker, runs in zip((self.ours, peer), pair, strict=True):
                     runs.append(worker.ask("run", order))
             if number >= 0:
@@ -268,7 +271,8 @@ def tournament(arena: Arena, peers: Sequence[Worker], given: argparse.Namespace)
             continue
         for n_slots in given.slots:
             for case in cases:
-                play(peer, case, n_slots)
+                if not (given.quick and n_slots > 1 and case.slow):
+                    play(peer, case, n_slots)
             mine = [match for match in matches if (match.engine, match.n_slots) == (peer.name, n_slots)]
             best = max(mine, key=lambda match: statistics.median(match.speeds(1))).case
             play(peer, Case(f"best: {best.name}", "auto", best.peer, best.needs_draft, best.fresh), n_slots)
@@ -326,12 +330,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=2, help="prompts of each workload")
-    parser.add_argument("--workload", nargs="+", default=workload_names(), metavar="NAME|FILE")
-    parser.add_argument("--quick", action="store_true", help="2 pairs of 48 tokens, a prompt of each workload")
+    parser.add_argument("--workload", nargs="+", metavar="NAME|FILE", help="all that have names")
+    parser.add_argument("--quick", action="store_true", help="2 pairs of 32 tokens, 2 workloads, fewer cases")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     given = parser.parse_args()
     if given.quick:
-        given.tokens, given.pairs, given.prompts = 48, 2, 1
+        given.tokens, given.pairs, given.prompts = 32, 2, 1
+    given.workload = given.workload or (["chat", "code-editing"] if given.quick else workload_names())
     prompts = [prompt for name in given.workload for prompt in load_workload(name).prompts[: given.prompts]]
     with pyspec.Model(given.model, pyspec.ModelConfig(vocab_only=True)) as model:
         longest = max(len(model.vocab.tokenize(f"00.00 {prompt}", add_special=True)) for prompt in prompts)

@@ -66,6 +66,7 @@ class Figures:
         acceptance: Accepted share of the drafted tokens; None without drafts.
         acceptance_length: Tokens per round.
         shares: Part of the time in "draft", "verify", "accept", "rollback", and "python", which is all the rest.
+        plain_shares: The same of plain decoding.
         lengths: Draft length to number of rounds, 0 for rounds without a draft.
         positions: Per draft position the drafts that were at least that long, and those accepted to there.
         latency: Of the setting.
@@ -84,6 +85,7 @@ class Figures:
     acceptance: float | None
     acceptance_length: float | None
     shares: dict[str, float]
+    plain_shares: dict[str, float]
     lengths: dict[int, int]
     positions: list[tuple[int, int]]
     latency: Latency
@@ -116,6 +118,7 @@ def figures_of(comparison: Comparison) -> Figures:
         acceptance=sum(result.stats.n_accepted for result in results) / n_drafted if n_drafted else None,
         acceptance_length=n_emitted / n_rounds if n_rounds else None,
         shares=_shares(runs),
+        plain_shares=_shares([run for pair in pairs for run in pair.plain]),
         lengths=_lengths(positions, n_rounds),
         positions=positions,
         latency=_latency(pairs, comparison.inspected, plain=False),
@@ -130,8 +133,8 @@ def figures_of(comparison: Comparison) -> Figures:
 def expected_ratio(figures: Figures, curve: Sequence[float]) -> float | None:
     """Return the speed-up that draft lengths, acceptance and costs come to.
 
-    It is E / (mean of t(1 + length) + o): tokens per round by what a round costs, in decodes of one token. ``o`` is the
-    time beside verifying, from its share of the whole.
+    It is E / (mean of t(1 + length) + o), by the same of plain decoding, 1 / (1 + o): tokens per round by what a round
+    costs, in decodes of one token. ``o`` is the time beside verifying, from the shares of the time.
 
     Args:
         figures: Of one slot.
@@ -143,8 +146,8 @@ def expected_ratio(figures: Figures, curve: Sequence[float]) -> float | None:
     if not figures.n_rounds or len(curve) < 2 or figures.acceptance_length is None:  # noqa: PLR2004 - two make a slope
         return None
     verify = sum(count * _cost(1 + length, curve) for length, count in figures.lengths.items()) / figures.n_rounds
-    share = figures.shares.get("verify", 0.0)
-    return figures.acceptance_length * share / verify if share and verify else None
+    share, plain_share = figures.shares.get("verify", 0.0), figures.plain_shares.get("verify", 0.0)
+    return figures.acceptance_length * share / verify / plain_share if share and plain_share else None
 
 
 def _cost(n_rows: int, curve: Sequence[float]) -> float:

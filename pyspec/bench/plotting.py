@@ -13,6 +13,7 @@ from pyspec.bench.figures import Figures
 
 _COLOURS = ("#3b6ea8", "#d9822b", "#4f9d69", "#a8518f", "#8a6d3b", "#5b5f97", "#c44e52", "#6b7280")
 _BAR, _GAP, _LEFT, _TOP, _HEIGHT = 26, 24, 56, 48, 220
+_LETTER = 7  # pixels, about
 _LABELS = 44  # pixels below the axis
 _LINE = 20  # pixels of a line of the legend
 
@@ -26,7 +27,7 @@ def ratio_chart(figures: Sequence[Figures], title: str) -> str:
     labels = list(dict.fromkeys(each.setting for each in figures))
     spreads = {(each.workload, each.setting): each.ratio for each in figures if each.ratio is not None}
     top = max([1.2, *(1.05 * spread.high for spread in spreads.values())])
-    group = len(labels) * _BAR + _GAP
+    group = max(len(labels) * _BAR + _GAP, *(_LETTER * len(workload) + _GAP for workload in workloads), 0)
     width = max(_LEFT + len(workloads) * group + _GAP, 420)
     height = _TOP + _HEIGHT + _LABELS + len(labels) * _LINE + 12
 
@@ -41,8 +42,8 @@ def ratio_chart(figures: Sequence[Figures], title: str) -> str:
     ]
     parts += _axis(top, width, y(0), y(1))
     for i, workload in enumerate(workloads):
-        left = _LEFT + _GAP / 2 + i * group
-        middle = left + len(labels) * _BAR / 2
+        middle = _LEFT + (i + 0.5) * group
+        left = middle - len(labels) * _BAR / 2
         parts.append(f'<text x="{middle:.1f}" y="{y(0) + 18:.1f}" text-anchor="middle">{escape(workload)}</text>')
         for j, label in enumerate(labels):
             spread = spreads.get((workload, label))

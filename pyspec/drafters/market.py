@@ -167,7 +167,7 @@ class Market:
             return None
         others = sum(lengths) - lengths[i]
         n_most = min(_MOST_TRIED, len(candidate.path))
-        extra, base = self.prices.more_rows(others + n_most), self.prices.base
+        extra, base = self.prices.more_rows(others + max(n_most, lengths[i])), self.prices.base
         chosen = sum(sum(each.path[:n]) for each, n in zip(self.best, lengths, strict=True) if each is not None)
         rate = (base.tokens + chosen) / (base.seconds + extra[sum(lengths)])
         tried: list[tuple[float, int, float]] = []

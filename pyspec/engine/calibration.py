@@ -6,6 +6,7 @@ for each model, draft model, machine, library and sizes; a file that is damaged 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -41,6 +42,7 @@ _MOST_PASSES = 3
 _STEPS = (1, 4)
 _VERSION = 1
 _TOKEN = 0  # any will do
+_N_READ = 4  # tokens that a drafter reads before
 
 
 def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Speculation, n_slots: int) -> Controller:
@@ -52,16 +54,36 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
         "drafters": {drafter.name: repr(options_of(drafter)) for drafter in drafters},
     }
     file = remembered(context.fingerprint, speculation.draft_model, sizes)
-    known = file.read()
+    known, is_complete = file.read(), True
     if known is None:
-        drafts = {drafter.name: measured_drafts(drafter) for drafter in drafters}
-        known = {"verify": measured_rows(context, n_slots), "drafts": drafts, "acceptance": []}
+        known, is_complete = _measured(drafters, context, n_slots)
     points = {name: curve for name, curve in known["drafts"].items() if curve}
     controller = Controller(
-        drafters, context.memory, costs=Costs(known["verify"], points), n_max=speculation.n_max, farewell=file.write
+        drafters,
+        context.memory,
+        costs=Costs(known["verify"], points),
+        n_max=speculation.n_max,
+        farewell=file.write if is_complete else None,  # the next engine may have more luck
     )
     controller.acceptance.load(known["acceptance"])
     return controller
+
+
+def _measured(drafters: Sequence[Drafter], context: Context, n_slots: int) -> tuple[dict[str, Any], bool]:
+    """Return what can be measured, and whether nothing failed: that must not stop an engine from being made."""
+    rows = _tried(functools.partial(measured_rows, context, n_slots), context.model.path.name)
+    drafts = {each.name: _tried(functools.partial(measured_drafts, each), each.name) for each in drafters}
+    known = {"verify": rows or {}, "drafts": {name: drafts[name] or {} for name in drafts}, "acceptance": []}
+    return known, rows is not None and None not in drafts.values()
+
+
+def _tried(measure: Callable[[], dict[int, float]], what: str) -> dict[int, float] | None:
+    """Return a measurement, or None when it fails."""
+    try:
+        return measure()
+    except Exception as error:  # noqa: BLE001 - drafters of other packages may raise anything
+        _logger.warning("The costs of %s cannot be measured; auto starts from typical ones: %s", what, error)
+        return None
 
 
 def measured_rows(
@@ -72,13 +94,17 @@ def measured_rows(
     Args:
         target: Its memory is empty before and after.
         n_slots: Sequences that will share decodes.
-        limit: Seconds; no decode begins that would take longer.
+        limit: Seconds, after a first decode; none begins that would take longer.
         clock: Tells the time.
+
+    Raises:
+        PyspecError: A decode failed.
     """
     most = min(target.n_batch, target.n_ubatch, target.n_outputs_max, target.n_ctx_seq)
     wanted = [n for n in (*ROWS, *MANY_ROWS) if n <= most and (n <= max(ROWS) or n <= _ROWS_PER_SLOT * n_slots)]
-    batch, began = Batch(), clock()
-    _decode(target, batch, 1, clock)  # the first one is slower
+    batch = Batch()
+    _decode(target, batch, 1, clock)  # the first one is slower, by far if it reads the weights from a disk
+    began = clock()
     least: dict[int, float] = {}
     for _ in range(_MOST_PASSES):
         for n in wanted:
@@ -95,33 +121,51 @@ def _decode(target: Target, batch: Batch, n_rows: int, clock: Callable[[], float
     for position in range(n_rows):
         batch.add(_TOKEN, position, 0, output=True)
     began = clock()
-    target.decode(batch)
-    seconds = clock() - began
-    target.memory.clear()
-    return seconds
+    try:
+        target.decode(batch)
+        return clock() - began
+    finally:
+        target.memory.clear()
 
 
 def measured_drafts(
     drafter: Drafter, *, limit: float = _DRAFT_SECONDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
-    """Return the seconds of drafts by their steps; nothing for a drafter without a model, or fed by the target's."""
-    if not hasattr(drafter, "n_model_tokens") or drafter.needs is not Needs.NOTHING:
+    """Return the seconds of drafts by their steps; nothing for a drafter without a model, or fed by the target's.
+
+    Args:
+        drafter: It knows nothing of sequence 0 before and after.
+        limit: Seconds, after a first draft; none begins that would take longer.
+        clock: Tells the time.
+    """
+    if not hasattr(drafter, "n_model_tokens") or drafter.needs is not Needs.NOTHING or drafter.n_max < 1:
         return {}
-    tokens, began = [_TOKEN] * 4, clock()
     found: dict[int, float] = {}
-    drafter.begin(0, tokens)
-    for n_steps in (_STEPS[0], *_STEPS):  # the first one is slower
-        if found and clock() - began + n_steps * found[_STEPS[0]] > limit:
-            break
-        request = DraftRequest(0, tokens, _TOKEN, len(tokens), min(n_steps, drafter.n_max), wants_signals=True)
-        started = clock()
-        (draft,) = drafter.draft([request])
-        if draft.tokens:
-            found[len(draft.tokens)] = clock() - started
-        if hasattr(drafter, "discard"):
-            drafter.discard(0)
-    drafter.begin(0, [])
+    try:
+        tokens = [_TOKEN] * _N_READ
+        drafter.begin(0, tokens)
+        _draft(drafter, tokens, _STEPS[0], clock)  # the first one is slower
+        began, step = clock(), 0.0
+        for n_steps in _STEPS:
+            if clock() - began + n_steps * step > limit:
+                break
+            n_tokens, seconds = _draft(drafter, tokens, n_steps, clock)
+            if n_tokens:
+                found[n_tokens], step = seconds, seconds / n_tokens
+    finally:
+        drafter.begin(0, [])
     return found
+
+
+def _draft(drafter: Drafter, tokens: Sequence[int], n_steps: int, clock: Callable[[], float]) -> tuple[int, float]:
+    """Return the length of a draft, and what it took."""
+    request = DraftRequest(0, tokens, _TOKEN, len(tokens), min(n_steps, drafter.n_max), wants_signals=True)
+    began = clock()
+    (draft,) = drafter.draft([request])
+    seconds = clock() - began
+    if hasattr(drafter, "discard"):
+        drafter.discard(0)
+    return len(draft.tokens), seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +182,11 @@ class Remembered:
 
     def read(self) -> dict[str, Any] | None:
         """Return what is remembered, or None."""
-        if self.path is None or not self.path.exists():
+        if self.path is None:
             return None
         try:
+            if not self.path.exists():
+                return None
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["version"] != _VERSION or found["key"] != dict(self.key):
                 return None
@@ -149,7 +195,7 @@ class Remembered:
                 "drafts": {str(name): _curve(points) for name, points in found["drafts"].items()},
                 "acceptance": _checked(found["acceptance"]),
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             _logger.info("The costs in %s are not readable and are measured again: %s", self.path, error)
             return None
 

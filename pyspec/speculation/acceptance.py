@@ -186,7 +186,8 @@ def bin_of(drafter: str, signal: float | None, i: int) -> Bin:
         return drafter, _ANY, _place(i)
     if signal < 1.0:
         return drafter, 1 + bisect_right(_SHARES, signal), 0
-    return drafter, _MATCH + min(int(signal).bit_length(), _LONGEST_MATCH), _place(i)
+    length = int(min(signal, 1 << _LONGEST_MATCH))  # a drafter that is sure of all may say infinity
+    return drafter, _MATCH + min(length.bit_length(), _LONGEST_MATCH), _place(i)
 
 
 def _place(i: int) -> int:

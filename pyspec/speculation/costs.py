@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 TYPICAL = {1: 0.010, 2: 0.0145, 3: 0.0195, 4: 0.0215, 5: 0.029, 8: 0.040, 9: 0.046, 16: 0.070}
-"""Seconds by rows on a small CPU, for an engine that measured nothing."""
+"""Seconds by rows on a small CPU, for an engine that measured nothing, or in this proportion if only one row."""
 
 _WINDOW = 9  # observations of a median
 _N_SEEDS = 2  # what is assumed counts like so many observations
@@ -223,7 +223,7 @@ class Costs:
     """All that a round costs.
 
     Args:
-        verify: Rows of a verify batch to seconds.
+        verify: Rows of a verify batch to seconds; see ``TYPICAL`` for what is too little.
         drafts: Per drafter, steps to seconds.
 
     Attributes:
@@ -236,7 +236,7 @@ class Costs:
         self, verify: Mapping[int, float] | None = None, drafts: Mapping[str, Mapping[int, float]] | None = None
     ) -> None:
         self.level = Level()
-        self.verify = CostCurve(self.level, verify or TYPICAL)
+        self.verify = CostCurve(self.level, _guessed(verify or {}))
         self.drafts = {name: DraftCost(self.level, points) for name, points in (drafts or {}).items()}
         self._overhead: list[float] = []
         self._checkpoint: list[float] = []
@@ -282,6 +282,14 @@ class Costs:
     def to_dict(self) -> dict[str, Any]:
         """Return what is known, for JSON."""
         return {"verify": self.verify.points, "drafts": {name: cost.points for name, cost in self.drafts.items()}}
+
+
+def _guessed(verify: Mapping[int, float]) -> Mapping[int, float]:
+    """Return what was measured, or what is typical where that is too little to see how rows grow."""
+    if verify.keys() - {1}:
+        return verify
+    times = verify.get(1, TYPICAL[1]) / TYPICAL[1]
+    return {n: seconds * times for n, seconds in TYPICAL.items()}
 
 
 def _taken_in(values: list[float], value: float) -> float:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pyspec.bench import Bench, Figures, Plan, Workload, figures_of, parse_setting, spread_of
@@ -50,8 +52,10 @@ def test_latency() -> None:
 
 def test_the_expected_ratio_is_tokens_by_cost() -> None:
     found = figures(Script(answer=lambda _prompt: list(range(9)), n_drafted=2, n_accepted=2))
-    # rounds of 3 rows cost 1.5 decodes; verifying is half of the time, so a round costs 3
-    assert expected_ratio(found, [1.0, 1.25, 1.5]) == pytest.approx(3 / 3.0)
-    assert expected_ratio(found, [1.0, 1.25]) == pytest.approx(3 / 3.0)  # 3 rows lie on the line of the first two
+    # rounds of 3 rows cost 1.5 decodes; verifying is half of the time, for plain decoding, too
+    assert expected_ratio(found, [1.0, 1.25, 1.5]) == pytest.approx(2.0)
+    slower = dataclasses.replace(found, shares={"verify": 0.25})
+    assert expected_ratio(slower, [1.0, 1.25, 1.5]) == pytest.approx(1.0)
+    assert expected_ratio(found, [1.0, 1.25]) == pytest.approx(2.0)  # 3 rows lie on the line of the first two
     assert expected_ratio(found, []) is None
     assert expected_ratio(figures(Script(), n_pairs=0), [1.0, 1.5]) is None

@@ -188,6 +188,22 @@ def test_the_longest_draft_is_a_cap() -> None:
     assert proposed([says], FLAT, n_max=0)[1].n_max == 0
 
 
+@pytest.mark.parametrize("n_slots", [1, 2, 3])
+def test_long_drafts_of_all_sequences_are_verified_where_that_costs_nothing(n_slots: int) -> None:
+    says = Says("says", Draft((5,) * 16, signals=(60.0,) * 16), n_max=16)
+    costs = Costs({1: 1.0, 64: 1.01})
+    controller = Controller([says], Memory(), costs=costs, clock=Clock())  # type: ignore[arg-type]
+    requests = [DraftRequest(i, [1, 2, 3], 4, 3, 16, n_entries=n_slots) for i in range(n_slots)]
+    for request in requests:
+        controller.begin(request.seq_id, request.tokens)
+    assert [len(proposal.draft.tokens) for proposal in controller.propose(requests)] == [16] * n_slots
+
+
+def test_a_drafter_may_be_sure_of_everything() -> None:
+    says = Says("says", Draft((5, 6), signals=(float("inf"), 1e300)))
+    assert proposed([says], FLAT)[0].draft.tokens == (5, 6)
+
+
 def test_a_request_may_leave_drafters_out() -> None:
     says, other = Says("says", Draft((5,), signals=(20.0,))), Says("other", Draft((6,), signals=(20.0,)))
     proposal, _ = proposed([says, other], FLAT, drafting=Drafting("other"))
