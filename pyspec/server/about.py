@@ -12,9 +12,9 @@ import pyspec
 from pyspec._native.declarations import UPSTREAM_TAG
 from pyspec.config import SamplingConfig
 from pyspec.llama.model import Model
-from pyspec.server.answers import Bias, GenerationSettings
 from pyspec.server.bodies.sampling import ORDER, RENAMED
 from pyspec.server.calling import Call
+from pyspec.server.llama_answers import Bias, GenerationSettings
 from pyspec.server.service import Service
 
 BUILD = f"pyspec {pyspec.__version__}, llama.cpp {UPSTREAM_TAG}"

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pyspec.engine import Result
-from pyspec.server.answers import DrafterCounts, SpeculationCounts, Timings, Usage
+from pyspec.server.answers import DrafterCounts, SpeculationCounts, Usage
+from pyspec.server.llama_answers import Timings
 from pyspec.speculation import DrafterStats
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from pyspec.server import about, answers, chat, completions, embeddings, native, status
+from pyspec.server import about, answers, chat, completions, embeddings, llama_answers, native, status
 from pyspec.server.bodies.base import checked
 from pyspec.server.bodies.chat import ChatBody
 from pyspec.server.bodies.text import CompletionBody, DetokenizeBody, EmbeddingsBody, LlamaCompletionBody, TokenizeBody
@@ -94,13 +94,13 @@ ENDPOINTS = (
         "/completion",
         native.complete,
         "Continue text, as llama.cpp does.",
-        answers.LlamaCompletion,
+        llama_answers.LlamaCompletion,
         LlamaCompletionBody,
-        answers.LlamaCompletion,
+        llama_answers.LlamaCompletion,
     ),
-    Endpoint("/tokenize", native.tokenize, "Turn text into tokens.", answers.Tokens, TokenizeBody),
-    Endpoint("/detokenize", native.detokenize, "Turn tokens into text.", answers.Content, DetokenizeBody),
-    Endpoint("/apply-template", chat.apply_template, "Turn a conversation into text.", answers.Prompt, ChatBody),
+    Endpoint("/tokenize", native.tokenize, "Turn text into tokens.", llama_answers.Tokens, TokenizeBody),
+    Endpoint("/detokenize", native.detokenize, "Turn tokens into text.", llama_answers.Content, DetokenizeBody),
+    Endpoint("/apply-template", chat.apply_template, "Turn a conversation into text.", llama_answers.Prompt, ChatBody),
     Endpoint(
         "/health",
         status.health,
@@ -110,8 +110,8 @@ ENDPOINTS = (
         aliases=("/v1/health",),
     ),
     Endpoint("/version", about.version, "Tell which version this is.", answers.Version),
-    Endpoint("/props", about.props, "Describe the server, as llama.cpp does.", answers.Props),
-    Endpoint("/slots", status.slots, "Tell what the slots do.", list[answers.Slot]),
+    Endpoint("/props", about.props, "Describe the server, as llama.cpp does.", llama_answers.Props),
+    Endpoint("/slots", status.slots, "Tell what the slots do.", list[llama_answers.Slot]),
     Endpoint("/metrics", status.metrics, "Prometheus' metrics.", None),
 )
 

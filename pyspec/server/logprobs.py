@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pyspec.engine import Chunk
-from pyspec.server.answers import Alternative, ChatLogprobs, LlamaAlternative, LlamaProbability, TextLogprobs
+from pyspec.server.answers import Alternative, ChatLogprobs, TextLogprobs
+from pyspec.server.llama_answers import LlamaAlternative, LlamaProbability
 
 LOWEST = -9999.0  # JSON has no infinity; OpenAI says this
 

@@ -9,11 +9,11 @@ from pyspec.config import SamplingConfig
 from pyspec.engine import Chunk, Result
 from pyspec.server import counting
 from pyspec.server.about import generation_settings
-from pyspec.server.answers import Content, GenerationSettings, LlamaCompletion, Piece, Tokens
 from pyspec.server.bodies.text import DetokenizeBody, LlamaCompletionBody, TokenizeBody
 from pyspec.server.calling import Call
 from pyspec.server.generating import Generations, Job
 from pyspec.server.jobs import llama_job
+from pyspec.server.llama_answers import Content, GenerationSettings, LlamaCompletion, Piece, Tokens
 from pyspec.server.logprobs import ScoredText, for_llama
 from pyspec.server.service import Service
 from pyspec.speculation import Finish

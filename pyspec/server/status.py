@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pyspec.server.answers import ModelEntry, Slot
+from pyspec.server.answers import ModelEntry
 from pyspec.server.calling import Call
 from pyspec.server.errors import ApiError, stopping, unsupported
+from pyspec.server.llama_answers import Slot
 from pyspec.server.metrics import MEDIA_TYPE
 from pyspec.server.service import Service
 
