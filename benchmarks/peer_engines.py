@@ -47,7 +47,8 @@ class PyspecEngine:
         setting = parse_setting(given["pyspec"])
         self._models = contextlib.ExitStack()
         model = self._models.enter_context(pyspec.Model(given["model"]))
-        draft = self._models.enter_context(pyspec.Model(given["draft"])) if setting.wants_model else None
+        has_draft = setting.wants_model and given["draft"] is not None
+        draft = self._models.enter_context(pyspec.Model(given["draft"])) if has_draft else None
         threads = given["n_threads"]
         context = pyspec.ContextConfig(n_ctx=given["n_ctx"], n_threads=threads, n_threads_batch=threads)
         engine = pyspec.Engine(model, speculation=setting.speculation(draft), context=context, n_slots=given["n_slots"])

@@ -233,7 +233,7 @@ class Arena:
     def _open(self, peer: Worker, case: Case, n_slots: int) -> None:
         sizes = {"n_slots": n_slots, "n_threads": self._given.threads}
         n_ctx = n_slots * (self._longest + self._given.tokens + MARGIN)
-        models = {"model": str(self._given.model), "draft": str(self._given.md)}
+        models = {"model": str(self._given.model), "draft": str(self._given.md) if self._given.md else None}
         for worker in (self.ours, peer):
             worker.ask("open", {**models, **sizes, "n_ctx": n_ctx, "pyspec": case.pyspec, "peer": case.peer})
 
@@ -255,9 +255,8 @@ def peers_here(n_threads: int) -> list[Worker]:
     return [Worker(name, n_threads) for name in found]
 
 
-def tournament(arena: Arena, peers: Sequence[Worker], given: argparse.Namespace) -> list[Match]:
-    """Play all cases; prints a line for each."""
-    matches = []
+def tournament(arena: Arena, peers: Sequence[Worker], given: argparse.Namespace, matches: list[Match]) -> None:
+    """Play all cases; prints a line for each, and adds it to the matches."""
 
     def play(peer: Worker, case: Case, n_slots: int) -> None:
         matches.append(arena.play(peer, case, n_slots))
@@ -276,7 +275,6 @@ def tournament(arena: Arena, peers: Sequence[Worker], given: argparse.Namespace)
             mine = [match for match in matches if (match.engine, match.n_slots) == (peer.name, n_slots)]
             best = max(mine, key=lambda match: statistics.median(match.speeds(1))).case
             play(peer, Case(f"best: {best.name}", "auto", best.peer, best.needs_draft, best.fresh), n_slots)
-    return matches
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -298,8 +296,9 @@ def save(facts: dict[str, Any], matches: Sequence[Match], stem: str) -> None:
 
 NOTES = """Tokens per second; the ratio is pyspec's speed by the peer's, median and quartiles over the pairs. With one
 slot the reading of the prompt does not count, with several it does; "whole" always counts it. "accepted": pyspec's and
-the peer's share of the drafted tokens. "texts": equal answers, of all. Kernels of another version round otherwise, so
-texts may differ ([why](../../docs/explanation/losslessness.md))."""
+the peer's share of the drafted tokens. "texts": equal answers, of all. Rows that are computed in other batches or by
+another version of llama.cpp are rounded otherwise, so texts of quantized models may differ
+([why](../../docs/explanation/losslessness.md))."""
 
 
 def about(given: argparse.Namespace, n_prompts: int, workers: Sequence[Worker]) -> dict[str, Any]:
@@ -326,16 +325,17 @@ def main() -> None:
     parser.add_argument("model", type=pyspec.hub.resolve)
     parser.add_argument("--md", type=pyspec.hub.resolve, help="a draft model")
     parser.add_argument("-t", "--threads", type=int, default=1)
-    parser.add_argument("--slots", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--slots", type=int, nargs="+", help="prompts at once; 1 4 8, quick: 1 4")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=2, help="prompts of each workload")
     parser.add_argument("--workload", nargs="+", metavar="NAME|FILE", help="all that have names")
-    parser.add_argument("--quick", action="store_true", help="2 pairs of 32 tokens, 2 workloads, fewer cases")
+    parser.add_argument("--quick", action="store_true", help="2 pairs of 32 tokens, 2 workloads, fewer cases: minutes")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     given = parser.parse_args()
     if given.quick:
         given.tokens, given.pairs, given.prompts = 32, 2, 1
+    given.slots = given.slots or ([1, 4] if given.quick else [1, 4, 8])
     given.workload = given.workload or (["chat", "code-editing"] if given.quick else workload_names())
     prompts = [prompt for name in given.workload for prompt in load_workload(name).prompts[: given.prompts]]
     with pyspec.Model(given.model, pyspec.ModelConfig(vocab_only=True)) as model:
@@ -349,12 +349,12 @@ def main() -> None:
     print("  ".join(HEADER))
     matches: list[Match] = []
     try:
-        matches = tournament(arena, peers, given)
-    finally:
+        tournament(arena, peers, given, matches)
+    finally:  # what was measured before Ctrl-C or a failure is worth keeping
         for worker in workers:
             worker.close()
-    if given.save:
-        save(facts, matches, f"peers-{given.model.stem}")
+        if given.save and matches:
+            save(facts, matches, f"peers-{given.model.stem}")
 
 
 if __name__ == "__main__":

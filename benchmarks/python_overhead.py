@@ -1,6 +1,7 @@
 """How much of a plain decoding step is Python.
 
-    python benchmarks/python_overhead.py MODEL [--tokens N] [--slots N] [--limit US] [--slot-limit US]
+    python benchmarks/python_overhead.py MODEL [--spec-type TYPES] [--tokens N] [--slots N] [--limit US]
+        [--slot-limit US]
 
 Plays rounds of an engine's scheduler, with one and with several sequences in turns, and subtracts the time inside the
 native decode and the native choice of a token. What is left is Python and the small native calls around it. Prints
@@ -20,7 +21,7 @@ import pyspec
 from pyspec import hub
 from pyspec._native import lib
 from pyspec.engine.admission import Admission, admission_of
-from pyspec.engine.plan import Plan, sized
+from pyspec.engine.plan import Plan, checked_speculation, sized
 from pyspec.engine.request import Event
 from pyspec.engine.slots import Slot
 from pyspec.engine.worker import Workshop
@@ -90,6 +91,7 @@ def main() -> int:
     """Measure and print; returns 1 when a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a GGUF file, or a name of pyspec models list")
+    parser.add_argument("--spec-type", default="none")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
@@ -97,9 +99,9 @@ def main() -> int:
     parser.add_argument("--slot-limit", type=float, help="most microseconds of each further slot")
     given = parser.parse_args()
     with pyspec.Model(hub.resolve(given.model)) as model:
-        speculation = pyspec.Speculation()
+        speculation = pyspec.Speculation(given.spec_type)
         context = sized(model, None, speculation, given.slots)
-        workshop = Plan(model, speculation, context, given.slots, 128, None, 0).build(lambda: None)
+        workshop = Plan(model, checked_speculation(speculation), context, given.slots, 128, None, 0).build(lambda: None)
         admission = admission_of(workshop, speculation)
         clock = NativeClock(NATIVE_WORK)
         one, many = [], []

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Read when the native library is loaded. With more threads than idle cores, llama.cpp's wait for each other spinning.
@@ -16,6 +17,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYSPEC_COSTS"] = "off"  # what one test measured is not another one's
 
 import pyspec
+
+# Machines are shared: how long an example takes says nothing.
+hypothesis.settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("shared")
 
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 ModelByName = Callable[[str], pyspec.Model]

@@ -11,13 +11,16 @@ from pyspec.errors import ConfigError
 from pyspec.speculation.config import AUTO, Speculation
 from pyspec.speculation.detection import drafter_for
 
-LOOKUPS = ("suffix", "ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
+LOOKUPS = ("suffix",)
+"""With the options below its drafts are right for longer than those of every other lookup, and asking several takes
+more time than it gains; ``docs/decisions`` has the figures."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "suffix": {"n_match": 1, "factor": 8.0, "p_min": 0.1, "n_max": 16},
     "ngram-simple": {"size_n": 3, "size_m": 16},
     "ngram-map-k": {"size_n": 6, "size_m": 16},
     "ngram-mod": {"n_match": 16, "n_max": 16, "n_min": 1, "forgets": False},
 }
-"""Short keys and short drafts: whether a match is worth verifying is learned, and only a few rows ever are."""
+"""Short matches and short drafts: whether a match is worth verifying is learned, and only a few rows ever are."""
 _LONGEST = {"n_max": 8, "size_m": 16}  # the options that limit a draft's length
 
 

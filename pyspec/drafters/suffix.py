@@ -171,8 +171,10 @@ class Suffix(ModelFreeDrafter):
         n_tokens = min(limit, int(self.factor * match.length))
         if match.length < self.n_match or n_tokens < n_min:
             return Draft()
-        drafted = automaton.follow(match.state, n_tokens, self.p_min if wanted.p_min is None else wanted.p_min)
-        return Draft(tuple(drafted)) if len(drafted) >= n_min else Draft()
+        drafted, sure = automaton.follow(match, n_tokens, self.p_min if wanted.p_min is None else wanted.p_min)
+        if len(drafted) < n_min:
+            return Draft()
+        return Draft(tuple(drafted), signals=sure if request.wants_signals else None)
 
     def _read(self, request: DraftRequest) -> _Seat:
         """Return a request's seat, when it has read what is new of the text; another text it reads from the start."""

@@ -116,32 +116,41 @@ class SuffixAutomaton:
             length = self._length[state]
         return Match(state, length)
 
-    def follow(self, state: int, n_max: int, p_min: float) -> list[int]:
-        """Return the most frequent continuation of a state, its most frequent continuation, and so on.
+    def follow(self, match: Match, n_max: int, p_min: float) -> tuple[list[int], list[float]]:
+        """Return the most frequent continuation of a match, its most frequent continuation, and so on.
 
         A token's share is its count among those of all continuations of its context. Where the text ends, the longest
         end of the context that did go on takes its place.
 
         Args:
-            state: Where to begin.
+            match: Where to begin.
             n_max: The most tokens to return.
             p_min: Stop before the product of the shares is lower.
+
+        Returns:
+            The tokens, and how sure each is: the length of its context times how often that went on, always with this
+            token; or, when it also went on otherwise, the square of the share, which is below 1.
         """
         links, totals, counts, tokens, targets = self._link, self._total, self._count, self._token, self._target
         found: list[int] = []
-        share = 1.0
+        sure: list[float] = []
+        product, (state, length) = 1.0, match
         while len(found) < n_max:
             while state > _ROOT and not totals[state]:
                 state = links[state]
+                length = min(length, self._length[state])
             if state == _ROOT:
                 break
-            share *= counts[state] / totals[state]
-            token = tokens[state]
-            if share < p_min:
+            total = totals[state]
+            share = counts[state] / total
+            product *= share
+            if product < p_min:
                 break
-            found.append(token)
+            found.append(tokens[state])
+            sure.append(share * share if share < 1.0 else length * total)
             state = targets[state]
-        return found
+            length += 1
+        return found, sure
 
     def _add_state(self, length: int) -> int:
         state = len(self._length)

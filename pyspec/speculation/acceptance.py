@@ -23,7 +23,7 @@ from typing import Any
 
 _SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 _PRIOR_OF_SHARE = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
-_PRIOR_OF_MATCH = {1: 0.35, 2: 0.45, 3: 0.6, 4: 0.7, 5: 0.8, 6: 0.85}
+_PRIOR_OF_MATCH = {1: 0.4, 2: 0.55, 3: 0.7, 4: 0.8, 5: 0.87, 6: 0.92}
 _PRIOR_OF_PLACE = 0.5
 _SURE = 0.98  # nothing is surer than that before it was drafted
 _LAST_PLACE = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pyspec.errors import TraceError
 from pyspec.trace.writer import VERSION
 
+_NUMBER = (int, float)
 _KEYS: dict[str, dict[str, type]] = {
     "run": {
         "type": str,
@@ -38,6 +40,13 @@ _KEYS: dict[str, dict[str, type]] = {
         "seconds": dict,
     },
     "end": {"type": str, "seq": int, "finish": str, "stats": dict},
+}
+_EXPECTED = {
+    "drafter": (str, type(None)),
+    "length": int,
+    "tokens": _NUMBER,
+    "seconds": _NUMBER,
+    "plain_seconds": _NUMBER,
 }
 
 
@@ -90,14 +99,29 @@ def _parsed(number: int, line: str) -> dict[str, Any]:
         msg = f"Line {number} of the trace is not JSON: {error}."
         raise TraceError(msg) from None
     keys = _KEYS.get(str(value.get("type"))) if isinstance(value, dict) else None
-    if keys is None or not all(key in value and isinstance(value[key], kind) for key, kind in keys.items()):
+    if keys is None or not _has(value, keys):
         msg = f"Line {number} of the trace is not a run, round or end line with all its keys."
         raise TraceError(msg)
     if value["type"] == "run" and value["version"] != VERSION:
         msg = f"The trace has version {value['version']}; readable is version {VERSION}."
         raise TraceError(msg)
+    if value["type"] == "round":
+        _check_times(number, value)
     checked: dict[str, Any] = value
     return checked
+
+
+def _has(value: dict[str, Any], keys: Mapping[str, Any]) -> bool:
+    return all(key in value and isinstance(value[key], kind) for key, kind in keys.items())
+
+
+def _check_times(number: int, line: dict[str, Any]) -> None:
+    """Check what a round took and what was expected of it, which older traces and drafters by name have not."""
+    expected = line.get("expected")
+    timed = all(isinstance(seconds, _NUMBER) for seconds in line["seconds"].values())
+    if not timed or not (expected is None or (isinstance(expected, dict) and _has(expected, _EXPECTED))):
+        msg = f"Line {number} of the trace has seconds or expectations that are none."
+        raise TraceError(msg)
 
 
 def _check_rounds(run: dict[str, Any], rounds: list[dict[str, Any]]) -> None:

@@ -74,11 +74,15 @@ def test_nothing_is_drafted_without_a_match() -> None:
 def test_the_rule_is_as_documented(text: list[int], n_match: int, factor: float, p_min: float, budget: int) -> None:
     naive = Naive(text)
     length = next(n for n in range(len(text) - 1, -1, -1) if n == 0 or naive.n_seen[tuple(text[-n:])] > 1)
-    expected = []
+    expected: list[int] = []
+    sure: list[float] = []
     if length >= n_match:
-        expected = naive.follow(tuple(text[-length:]), min(6, budget, int(factor * length)), p_min)
+        expected, sure = naive.follow(tuple(text[-length:]), min(6, budget, int(factor * length)), p_min)
     drafter = Suffix(n_match=n_match, factor=factor, p_min=p_min, n_max=6)
     assert ask(drafter, text, budget=budget) == expected
+    request = DraftRequest(0, text[:-1], text[-1], len(text) - 1, budget, wants_signals=True)
+    (draft,) = drafter.draft([request])
+    assert (list(draft.tokens), list(draft.signals or ())) == (expected, sure)
 
 
 # How much is drafted

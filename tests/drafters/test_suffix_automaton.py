@@ -52,21 +52,25 @@ class Naive:
             context = context[1:]
         return context
 
-    def follow(self, context: Context, n_max: int, p_min: float) -> list[int]:
+    def follow(self, context: Context, n_max: int, p_min: float) -> tuple[list[int], list[float]]:
         found: list[int] = []
-        share = 1.0
+        sure: list[float] = []
+        product = 1.0
         while len(found) < n_max:
             context = self.going_on(context)
             if not context:
                 break
             counts = self.followers[context]
             token = max(counts, key=lambda each: counts[each])
-            share *= counts[token][0] / sum(count for count, _ in counts.values())
-            if share < p_min:
+            total = sum(count for count, _ in counts.values())
+            share = counts[token][0] / total
+            product *= share
+            if product < p_min:
                 break
             found.append(token)
+            sure.append(len(context) * total if len(counts) == 1 else share**2)
             context += (token,)
-        return found
+        return found, sure
 
 
 def counts_of(automaton: SuffixAutomaton, state: int) -> dict[int, int]:
@@ -105,7 +109,7 @@ def test_it_says_what_a_table_of_all_contexts_says(text: list[int], n_max: int, 
         context = naive.going_on(naive.match(naive.text, 2))
         match = automaton.match
         assert match.length == len(context)
-        assert automaton.follow(match.state, n_max, p_min) == naive.follow(context, n_max, p_min)
+        assert automaton.follow(match, n_max, p_min) == naive.follow(context, n_max, p_min)
     assert list(automaton.text) == text
     for context, followers in naive.followers.items():
         if min(context) >= 0:
@@ -126,7 +130,7 @@ def test_the_longest_end_of_any_tokens_is_found(text: list[int], tokens: list[in
     going_on = automaton.going_on(found)
     assert going_on.length == len(naive.going_on(context))
     for match in (found, going_on):
-        assert automaton.follow(match.state, 4, 0.0) == naive.follow(context, 4, 0.0)
+        assert automaton.follow(match, 4, 0.0) == naive.follow(context, 4, 0.0)
 
 
 @settings(deadline=None)
@@ -143,7 +147,7 @@ def test_beyond_its_reach_contexts_are_not_counted(text: list[int], reach: int) 
 def test_it_knows_nothing_at_first() -> None:
     automaton = SuffixAutomaton()
     assert automaton.match == automaton.find([1, 2]) == (0, 0)
-    assert automaton.follow(0, 5, 0.0) == []
+    assert automaton.follow(suffix_automaton.NO_MATCH, 5, 0.0) == ([], [])
     assert len(automaton) == 0
 
 

@@ -36,7 +36,7 @@ def test_no_match_reaches_from_one_request_into_the_next() -> None:
     memory.add([3, 4])
     automaton, match = memory.find([1], [])
     assert match.length == 1
-    assert automaton.follow(match.state, 5, 0.0) == [2]
+    assert automaton.follow(match, 5, 0.0)[0] == [2]
     assert memory.find([1, 2], [])[1].length == 0
     assert memory.find([2, 3], [])[1].length == 1
 
@@ -56,5 +56,5 @@ def test_following_a_text_finds_what_looking_it_up_finds(news: list[int | list[i
         automaton, match = memory.find(text, places)
         other, expected = memory.find(text, [])
         assert (automaton, match.length) == (other, expected.length)
-        assert automaton.follow(match.state, 6, 0.0) == other.follow(expected.state, 6, 0.0)
+        assert automaton.follow(match, 6, 0.0) == other.follow(expected, 6, 0.0)
         assert len(memory) <= 30
