@@ -44,13 +44,16 @@ def info(
 
 def _installation() -> tuple[dict[str, Any], LibraryError | None]:
     """Return what is installed, and why there is no native library if there is none."""
-    from pyspec.llama.devices import devices, library_candidates, library_info  # noqa: PLC0415 - --help does without
+    from pyspec.drafters.automatic import resolved  # noqa: PLC0415 - --help does without
+    from pyspec.llama.devices import devices, library_candidates, library_info  # noqa: PLC0415
+    from pyspec.speculation.config import Speculation  # noqa: PLC0415
 
     report: dict[str, Any] = {
         "version": pyspec.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "drafters": pyspec.drafters.names(),
+        "auto": list(resolved(Speculation()).names),
         "library": None,
         "devices": [],
     }
@@ -88,6 +91,7 @@ def _print(report: dict[str, Any]) -> None:
         ]
     rows += [(f"device {i}", _device(device)) for i, device in enumerate(report["devices"])]
     rows.append(("drafters", ", ".join(report["drafters"]) or "none are registered; install the package"))
+    rows.append(("auto", f"the default: what is best of {_shown([*report['auto'], 'a draft model'])}, round by round"))
     print_table(rows)
     if "model" in report:
         _print_model(report["model"])

@@ -43,7 +43,7 @@ def probe(
     with load_model(name, target_config, flag="MODEL") as model:
         report: dict[str, Any] = {"target": _examined(model, sizes, timing=timing)}
         if draft.draft_model is None:
-            report["drafters"] = _verdicts(model, None, sizes)
+            _add_drafters(report, model, None, sizes)
         else:
             _add_draft_model(report, model, (draft.draft_model, draft_config), sizes, timing=timing)
     report["possible"] = any(entry["possible"] for entry in report["drafters"])
@@ -62,7 +62,7 @@ def _add_draft_model(
         report["draft_model"] = _examined_draft(draft_model, sizes, timing=timing)
         difference = vocab_difference(model.vocab, draft_model.vocab)
         report["vocabularies"] = {"fit": difference is None, "difference": difference}
-        report["drafters"] = _verdicts(model, draft_model, sizes)
+        _add_drafters(report, model, draft_model, sizes)
     if "timing" in report["draft_model"]:
         report["draft_cost"] = report["draft_model"]["timing"]["seconds"][0] / report["target"]["timing"]["seconds"][0]
 
@@ -82,9 +82,11 @@ def _examined(model: Model, sizes: ContextConfig, *, timing: bool) -> dict[str, 
     """Make a context as an engine would, and measure it."""
     from pyspec.cli.probing import N_TIMED, time_decodes  # noqa: PLC0415 - it loads the native library
     from pyspec.engine import Engine  # noqa: PLC0415
+    from pyspec.speculation.config import Speculation  # noqa: PLC0415
 
     with wrong_usage(flag="--ctx-size"):
-        engine = Engine(model, context=dataclasses.replace(sizes, n_outputs_max=sizes.n_outputs_max or N_TIMED))
+        sizes = dataclasses.replace(sizes, n_outputs_max=sizes.n_outputs_max or N_TIMED)
+        engine = Engine(model, speculation=Speculation("none"), context=sizes)
     with engine:
         report = engine.call(lambda workshop: _measured(workshop.context))
         if timing:
@@ -122,6 +124,16 @@ def _timing_report(timing: Timing) -> dict[str, Any]:
     }
 
 
+def _add_drafters(report: dict[str, Any], model: Model, draft_model: Model | None, sizes: ContextConfig) -> None:
+    """Say which drafters can work, and which of them ``auto`` takes."""
+    from pyspec.drafters.automatic import resolved  # noqa: PLC0415 - --help does without
+    from pyspec.speculation.config import Speculation  # noqa: PLC0415
+
+    report["drafters"] = _verdicts(model, draft_model, sizes)
+    possible = {entry["name"] for entry in report["drafters"] if entry["possible"]}
+    report["auto"] = [name for name in resolved(Speculation(draft_model=draft_model)).names if name in possible]
+
+
 def _verdicts(model: Model, draft_model: Model | None, sizes: ContextConfig) -> list[dict[str, Any]]:
     """Try each installed drafter in an engine of its own; only it knows whether it can work."""
     from pyspec.engine import Engine  # noqa: PLC0415
@@ -154,6 +166,7 @@ def _print(report: dict[str, Any]) -> None:
     typer.echo("Drafters")
     rows = [(entry["name"], "possible" if entry["possible"] else entry["reason"]) for entry in report["drafters"]]
     print_table(rows, indent=2)
+    typer.echo(f"\nauto, the default, chooses round by round among {', '.join([*report['auto'], 'plain decoding'])}.")
     if "timing" in report["target"]:
         _print_timing(report["target"]["timing"], report.get("draft_cost"))
 

@@ -8,6 +8,7 @@ import pytest
 
 import pyspec
 from pyspec._native.library import lib
+from pyspec.drafters.automatic import LOOKUPS
 from pyspec.llama import Device, devices
 from tests.cli.conftest import Run
 
@@ -29,12 +30,14 @@ def test_info_shows_what_is_installed(run: Run) -> None:
     rows = dict(line.split("  ", 1) for line in ran.out.splitlines())
     assert rows["pyspec"].strip() == pyspec.__version__
     assert "ngram-simple" in rows["drafters"]
+    assert rows["auto"].strip().startswith(f"the default: what is best of {', '.join(LOOKUPS)}, ")
     assert all(line == line.rstrip() for line in ran.out.splitlines())
     report = json.loads(run("info", "--json").out)
     assert report["library"]["llama_cpp"] in ran.out
     assert report["library"]["path"] in ran.out
     assert report["devices"][0]["name"] in ran.out
     assert "model" not in report
+    assert set(report["auto"]) <= set(report["drafters"])
 
 
 def test_info_describes_a_model(run: Run, target_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.cli.probing import Timing
+from pyspec.drafters.automatic import LOOKUPS
 from tests.cli.conftest import Run
 
 
@@ -29,12 +30,14 @@ def test_a_model_alone(run: Run, target_path: Path) -> None:
     assert report["possible"]
     assert verdicts(report)["ngram-simple"] is None
     assert "-md" in str(verdicts(report)["draft-simple"])
+    assert report["auto"] == list(LOOKUPS)
 
 
 def test_a_draft_model_that_fits(run: Run, target_path: Path, zoo: Path) -> None:
     report = probed(run, target_path, "-md", zoo / "draft-llama.gguf", "-c", "256")
     assert report["vocabularies"] == {"fit": True, "difference": None}
     assert verdicts(report)["draft-simple"] is None
+    assert report["auto"] == [*LOOKUPS, "draft-simple"]
     for model in (report["target"], report["draft_model"]):
         timing = model["timing"]
         assert len(timing["seconds"]) == 8
@@ -47,6 +50,7 @@ def test_a_draft_model_of_another_vocabulary(run: Run, target_path: Path, zoo: P
     report = probed(run, target_path, "-md", zoo / "draft-llama-othervocab.gguf", "--no-timing")
     assert not report["vocabularies"]["fit"]
     assert report["vocabularies"]["difference"] in str(verdicts(report)["draft-simple"])
+    assert report["auto"] == list(LOOKUPS)
     assert verdicts(report)["ngram-simple"] is None
 
 
@@ -68,6 +72,7 @@ def test_the_text_says_the_same(run: Run, target_path: Path, zoo: Path) -> None:
         "n/t(n)",
         "Ceiling: ",
         "a token takes",
+        f"among {', '.join(LOOKUPS)}, draft-simple, plain decoding.\n",
     ):
         assert words in ran.out, words
     assert re.search(r"draft-simple +possible", ran.out)
