@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -149,7 +150,9 @@ class AsyncGeneration(AsyncIterator[Chunk]):
     async def _begin(self) -> Reply | None:
         """Hand the request in, if that has not happened yet; None when nobody wants it any more."""
         if self._begun is None and not self._is_over:
+            asked = time.perf_counter()
             request, info, observer = await asyncio.to_thread(self._admit, self._mailbox.put)
+            request.came_at(asked)  # the wait for a thread counts too
             if self._is_over:  # another task has closed it meanwhile
                 return None
             reply = Reply(request, info, self._piece, observer, self.result)

@@ -111,3 +111,9 @@ class Request:
     def is_late(self) -> bool:
         """Whether its deadline has passed."""
         return self.deadline is not None and time.perf_counter() > self.deadline
+
+    def came_at(self, submitted: float) -> None:
+        """Move the time of its coming, and its deadline with it."""
+        if self.deadline is not None:
+            self.deadline += submitted - self.submitted
+        self.submitted = submitted

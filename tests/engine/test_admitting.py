@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -41,6 +42,7 @@ class Desk:
         self.wrong: Exception | None = None
         self.full: Exception | None = None
         self.threads: set[int] = set()
+        self.timeout = 100.0
 
     def admit(self, tell: Callable[[Event], None]) -> Admitted:
         self.threads.add(threading.get_ident())
@@ -50,7 +52,9 @@ class Desk:
             raise self.wrong
         seat = Seat(Request(cycle_logits([1, 2], 8), 8, prompt=(1, 2), max_tokens=4), 0, Fuse())
         info = RunInfo("model", None, {}, {"seed": 7}, [1, 2])
-        return Admitted(EngineRequest(seat.sequence, [1, 2], SamplingConfig(), tell), info, None)
+        request = EngineRequest(seat.sequence, [1, 2], SamplingConfig(), tell)
+        request.deadline = request.submitted + self.timeout
+        return Admitted(request, info, None)
 
     def submit(self, request: EngineRequest) -> None:
         if self.full is not None:
@@ -130,6 +134,22 @@ def test_another_task_may_close_it_meanwhile(desk: Desk) -> None:
 
     run(play)
     assert (desk.submitted, desk.cancelled) == ([], [])
+
+
+def test_the_time_it_takes_to_check_a_request_is_its_own(desk: Desk) -> None:
+    async def play() -> None:
+        desk.timeout = 5.0
+        stream = desk.stream()
+        beginning = asyncio.ensure_future(stream.begin())
+        await desk.is_checking()
+        checking = time.perf_counter()
+        desk.go.set()
+        await beginning
+        request = desk.submitted[0]
+        assert request.submitted < checking
+        assert request.deadline == pytest.approx(request.submitted + 5.0)
+
+    run(play)
 
 
 def test_what_was_closed_before_it_began_never_begins(desk: Desk) -> None:
