@@ -8,7 +8,7 @@ depend on when it is asked.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,10 +246,18 @@ class Simulation:
             proposer.played([decoded], outcomes)
         return Played(clock.now, n_emitted, n_rounds)
 
-    def auto(self, make: Callable[[Clock], list[Any]], **options: Any) -> tuple[Played, Controller]:
-        """Play with the controller, which knows the machine's curve from a calibration."""
-        clock = Clock()
-        known = {n: self.curve().seconds(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, *((32,) if self.n_slots > 1 else ()))}
+    def auto(
+        self, make: Callable[[Clock], list[Any]], *, times: Mapping[int, float] | None = None, **options: Any
+    ) -> tuple[Played, Controller]:
+        """Play with the controller, which knows the machine's curve from a calibration.
+
+        Args:
+            make: Returns the drafters.
+            times: How many times as long as it should a decode of so many rows took then; others were not measured.
+            options: Of the controller.
+        """
+        clock, rows = Clock(), (1, 2, 3, 4, 5, 8, 9, 16, *((32,) if self.n_slots > 1 else ()))
+        known = {n: self.curve().seconds(n) * factor for n, factor in (times or dict.fromkeys(rows, 1.0)).items()}
         drafters = make(clock)
         steps = {drafter.name: {k: drafter.fixed + k * drafter.step for k in (1, 4)} for drafter in drafters}
         costs = Costs(known, {name: points for name, points in steps.items() if points[4] > points[1]})

@@ -11,7 +11,6 @@ from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, 
 from pyspec.speculation.planning import Base, Plan, Prices, Restoring, best_lengths, best_prefix
 
 _MOST_TRIED = 15  # rows
-_CHEAPER = 0.25  # that rows may cost less than they are thought to
 
 
 class Candidate(NamedTuple):
@@ -152,7 +151,7 @@ class Market:
         return sum(seconds(max(1, round(n * (each + length)))) for length, n in groups.items())
 
     def rows_to_try(self, lengths: Sequence[int]) -> tuple[int, int, float] | None:
-        """Return rows whose cost was not measured for long, and that would be better if it were a quarter less.
+        """Return rows whose cost is in doubt (``CostCurve.doubt``), and that would be better if it were so much less.
 
         Args:
             lengths: What would be verified otherwise.
@@ -172,13 +171,14 @@ class Market:
         rate = (base.tokens + chosen) / (base.seconds + extra[sum(lengths)])
         tried: list[tuple[float, int, float]] = []
         for k in range(max(1, candidate.least), n_most + 1):
-            if k == lengths[i] or self._verify.is_fresh(self.prices.n_entries + others + k):
+            doubt = self._verify.doubt(self.prices.n_entries + others + k)
+            if k == lengths[i] or not doubt:
                 continue
             together = sum(candidate.path[:k])
             tokens = base.tokens + chosen + together - sum(candidate.path[: lengths[i]])
             restoring = self.restoring.seconds(k, candidate.path[k - 1], together)
             seconds = base.seconds + extra[others + k] + restoring
-            hoped = tokens / (seconds - _CHEAPER * extra[others + k])
+            hoped = tokens / (seconds - doubt * extra[others + k])
             tried.append((hoped, k, max(0.0, seconds - tokens / rate)))
         hoped, k, loss = max(tried, default=(0.0, 0, 0.0))
         return (i, k, loss) if hoped > rate else None

@@ -20,7 +20,8 @@ TYPICAL = {1: 0.010, 2: 0.0145, 3: 0.0195, 4: 0.0215, 5: 0.029, 8: 0.040, 9: 0.0
 """Seconds by rows on a small CPU, for an engine that measured nothing, or in this proportion if only one row."""
 
 _WINDOW = 9  # observations of a median
-_N_SEEDS = 2  # what is assumed counts like so many observations
+_N_SEEDS = 1  # what is assumed counts like so many observations; so the first one counts if it is cheaper
+_DOUBT_SEEN, _DOUBT_NEVER_SEEN = 0.25, 0.75
 _FADE = 0.95  # of the weight of an observation, per later one
 _FRESH = 256  # observations
 
@@ -100,10 +101,16 @@ class CostCurve:
         """Count to seconds now, where something was measured."""
         return {n: self._points[n].typical * self._level.value for n in self._counts}
 
-    def is_fresh(self, count: int) -> bool:
-        """Return whether a count was measured lately."""
+    def doubt(self, count: int) -> float:
+        """Return the share that a count may cost less than is thought.
+
+        It is none where it was observed lately, little where it was long ago, and much where it never was: what was
+        measured before anything ran rests on one or two decodes, and the machine may have been busy then.
+        """
         point = self._points.get(count)
-        return point is not None and self._level.n_seen - point.at < _FRESH
+        if point is None or point.at < 0:
+            return _DOUBT_NEVER_SEEN
+        return _DOUBT_SEEN if self._level.n_seen - point.at >= _FRESH else 0.0
 
     def observe(self, count: int, seconds: float) -> None:
         """Take in a measurement.

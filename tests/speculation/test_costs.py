@@ -136,19 +136,27 @@ def test_curves_share_their_level() -> None:
     assert late.seconds(1) == pytest.approx(7.0)  # what is told now holds now
 
 
-# Freshness
+# Doubt
 
 
-def test_only_what_was_measured_lately_is_fresh() -> None:
+def test_a_count_is_in_doubt_until_it_is_observed_and_again_long_after_it() -> None:
     known = curve({1: 1.0, 4: 2.0})
-    assert not known.is_fresh(4)
-    assert not known.is_fresh(5)
+    assert known.doubt(4) == known.doubt(5) > 0.5
     known.observe(4, 2.0)
     for _ in range(255):
-        assert known.is_fresh(4)
+        assert known.doubt(4) == 0.0
         known.observe(1, 1.0)
     known.observe(1, 1.0)
-    assert not known.is_fresh(4)
+    assert 0.0 < known.doubt(4) < known.doubt(5)
+
+
+def test_a_first_observation_counts_if_it_is_cheaper() -> None:
+    """So trying something once is enough to learn of it: what else runs only makes times longer."""
+    known = curve({1: 1.0, 4: 4.0})
+    known.observe(4, 2.0)
+    assert known.seconds(4) == pytest.approx(2.0)
+    known.observe(2, 0.75)
+    assert known.seconds(2) == pytest.approx(0.75)
 
 
 def test_what_was_not_measured_lately_is_not_believed_to_be_dearer_than_what_is_next() -> None:
