@@ -14,7 +14,11 @@ T = TypeVar("T")
 
 
 class Held:
-    """An engine whose thread waits between two rounds until it is let go."""
+    """An engine whose thread waits between two rounds until it is let go.
+
+    Attributes:
+        n_emitted_tokens: What it had emitted; its status may be some rounds behind.
+    """
 
     def __init__(self, engine: pyspec.Engine) -> None:
         self._go = threading.Event()
@@ -23,7 +27,8 @@ class Held:
         self._thread.start()
         self._entered.wait()
 
-    def _wait(self, _workshop: Workshop) -> None:
+    def _wait(self, workshop: Workshop) -> None:
+        self.n_emitted_tokens = workshop.scheduler.totals.n_emitted_tokens
         self._entered.set()
         self._go.wait()
 

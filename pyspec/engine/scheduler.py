@@ -36,6 +36,8 @@ from pyspec.speculation.round import Changes, Outcome, RoundBatch, run_round
 from pyspec.speculation.stats import DrafterStats
 from pyspec.speculation.target import Target
 
+_SHOWN_EVERY = 0.05  # seconds: copying what was counted takes as long as all else of a round
+
 
 @dataclass(slots=True)
 class Totals:
@@ -108,6 +110,7 @@ class Scheduler:
         self._batch = RoundBatch([], n_prefill=n_prefill)
         self._waiting: list[tuple[int, int, Request]] = []  # a heap: priority, number
         self._numbers = itertools.count()
+        self._shown = 0.0
         self.counts = self._show_counts()
 
     @property
@@ -338,7 +341,8 @@ class Scheduler:
                 self.totals.n_emitted_tokens += len(outcome.emitted)
                 self.totals.n_forced_tokens += outcome.n_forced
                 self.totals.n_rounds += 1
-        self._show_counts()
+        if time.perf_counter() - self._shown >= _SHOWN_EVERY or any(each.finish for each in outcomes.values()):
+            self._show_counts()
         for slot, request, outcome in seated:
             if request is None:
                 continue
@@ -356,6 +360,7 @@ class Scheduler:
         """Let other threads see what was counted, all of it at once."""
         drafters = {name: stats.copy() for name, stats in self.chain.stats.items()}
         self.counts = Counts(dataclasses.replace(self.totals), drafters)
+        self._shown = time.perf_counter()
         return self.counts
 
     def _chunk(self, outcome: Outcome, text: str) -> Chunk:
@@ -367,6 +372,7 @@ class Scheduler:
         request = slot.request
         if request is None:
             return
+        self._show_counts()
         drafters = self.chain.stats_of(slot.seq_id)
         early = finish is Finish.CANCELLED
         end = broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
@@ -375,6 +381,7 @@ class Scheduler:
     def _fail(self, slot: Slot, request: Request, error: Exception) -> None:
         """End a request with an error; its memory is in doubt."""
         slot.request = None
+        self._show_counts()
         ended = broken_off(request, Finish.ERROR, error, self.chain.stats_of(slot.seq_id))
         run_all((slot.forget, functools.partial(request.tell, ended)))
 

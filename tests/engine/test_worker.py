@@ -92,12 +92,11 @@ def test_a_forgotten_stream_that_runs_frees_its_slot(make: Make) -> None:
     stream = engine.stream(PROMPT)
     next(stream)
     waiting = engine.stream(PROMPT, max_tokens=2)
-    with Held(engine):
+    with Held(engine) as held:
         del stream
         gc.collect()
-        n_before = engine.status().n_emitted_tokens
     assert len(list(waiting)) == 2
-    assert engine.status().n_emitted_tokens == n_before + 2  # not one more for the forgotten one
+    assert engine.status().n_emitted_tokens == held.n_emitted_tokens + 2  # not one more for the forgotten one
 
 
 def test_closing_aborts_a_long_decode(make: Make) -> None:

@@ -312,7 +312,7 @@ MUTATIONS = (
     Mutation(
         "drawn-draft-cut-too-short",
         "speculation/propose.py",
-        " + (probs is not None)",
+        " + drawn",
         "",
         "a drawn draft is dropped because of what was drawn",
         ("speculation/test_propose.py::test_a_draft_is_cut_at_the_first_illegal_token",),
