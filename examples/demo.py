@@ -47,7 +47,7 @@ def measure(model: pyspec.Model, name: str, console: Console) -> Row:
     began = time.monotonic()
     pairs: list[tuple[float, float]] = []
     with (
-        pyspec.Engine(model, context=context) as plain,
+        pyspec.Engine(model, context=context, speculation=pyspec.Speculation("none")) as plain,
         pyspec.Engine(model, context=context, speculation=SPECULATION) as speculative,
         console.status(name),
     ):

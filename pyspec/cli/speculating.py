@@ -125,7 +125,7 @@ class SpeculationOptions:
         ),
     ] = None
     draft_n_max: Annotated[
-        int | None, typer.Option(_N_MAX, metavar="N", help="Longest draft of a draft model (3); with auto, of any (8).")
+        int | None, typer.Option(_N_MAX, metavar="N", help="Longest draft of a draft model (3); with auto, of any.")
     ] = None
     draft_n_min: Annotated[
         int | None, typer.Option("--spec-draft-n-min", metavar="N", help="Shorter drafts are not verified (0).")
