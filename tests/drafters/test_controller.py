@@ -247,12 +247,17 @@ def test_what_is_not_verified_is_discarded() -> None:
     assert (proposal.draft.tokens, proposal.drafter, says.discarded) == ((), None, 1)
 
 
-def test_a_drawn_draft_is_verified_as_it_is() -> None:
+@pytest.mark.parametrize("n_slots", [1, 2])
+def test_a_drawn_draft_is_verified_as_it_is(n_slots: int) -> None:
     """Cutting it by what was drawn would change the distribution that it is judged by."""
     candidates = Candidates(np.array([5, 6], np.int32), np.array([0.5, 0.5]))
     says = Says("says", Draft((5, 6, 5), (candidates,) * 3, (0.3, 0.3, 0.3)))
-    proposal, _ = proposed([says], {1: 1.0, 2: 3.0, 4: 9.0})
-    assert proposal.draft.tokens == (5, 6, 5)
+    costs = Costs({1: 1.0, 2: 3.0, 4: 9.0})
+    controller = Controller([says], Memory(), costs=costs, clock=Clock())  # type: ignore[arg-type]
+    requests = [DraftRequest(i, [1, 2, 3], 4, 3, 16, n_entries=n_slots) for i in range(n_slots)]
+    for request in requests:
+        controller.begin(request.seq_id, request.tokens)
+    assert [proposal.draft.tokens for proposal in controller.propose(requests)] == [(5, 6, 5)] * n_slots
 
 
 def test_short_drafts_of_a_model_are_left_out_when_the_request_says_so() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations.choices import CHOICES
 from tests.mutations.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
+ALL = (*MUTATIONS, *CHOICES)
 
 
 class Child:
@@ -53,11 +55,11 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
 
 
 def test_the_package_as_it_is_passes(child: Child) -> None:
-    code, output = child.run([*dict.fromkeys(test for mutation in MUTATIONS for test in mutation.caught_by)])
+    code, output = child.run([*dict.fromkeys(test for mutation in ALL for test in mutation.caught_by)])
     assert code is pytest.ExitCode.OK, output
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", ALL, ids=lambda mutation: mutation.name)
 def test_a_test_fails(mutation: Mutation, child: Child) -> None:
     source = (ROOT / "pyspec" / mutation.file).read_text(encoding="utf-8")
     assert source.count(mutation.old) == 1, f"what is to be mutated must stand once in {mutation.file}"
@@ -68,6 +70,6 @@ def test_a_test_fails(mutation: Mutation, child: Child) -> None:
 
 
 def test_each_mutation_has_a_name_and_a_test_of_its_own() -> None:
-    names = [mutation.name for mutation in MUTATIONS]
+    names = [mutation.name for mutation in ALL]
     assert len(set(names)) == len(names)
-    assert all(mutation.caught_by for mutation in MUTATIONS)
+    assert all(mutation.caught_by for mutation in ALL)

@@ -87,6 +87,9 @@ def test_a_request_has_its_own_chances() -> None:
     assert good > 0.8
     assert 0.4 < new < 0.6
     assert bad < 0.2
+    acceptance.begin(1)
+    assert acceptance.chance(1, "d", 12.0, 0) == new
+    assert acceptance.chance(0, "d", 12.0, 0) == good
 
 
 def test_what_is_old_fades() -> None:

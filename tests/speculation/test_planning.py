@@ -168,6 +168,12 @@ def test_the_judge_goes_on_while_some_longer_draft_is_expected_to_gain_more(
         assert judge.n_tokens == n
 
 
+def test_the_judge_looks_behind_a_step() -> None:
+    """A third row costs as much as a fourth: one more token does not pay, two do."""
+    judge = Judge(lambda signal, _i: signal, [0.9] * 3, [0.0, 0.5, 1.5, 1.5], [0.0] * 4, 1.0)
+    assert judge(0.9)
+
+
 def test_the_judge_ends_with_the_limit_and_asks_with_the_tokens_number() -> None:
     asked: list[tuple[float, int]] = []
 
