@@ -51,7 +51,7 @@ CHOICES = (
         "                return True\n        return False\n",
         "                return True\n            break\n        return False\n",
         "a draft ends in front of a step of the costs that is worth taking",
-        ("speculation/test_planning.py::test_the_judge_goes_on_while_some_longer_draft_is_expected_to_gain_more",),
+        ("speculation/test_planning.py::test_the_judge_looks_behind_a_step",),
     ),
     Mutation(
         "scored-past-an-error",
