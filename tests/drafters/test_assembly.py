@@ -12,6 +12,7 @@ import pytest
 
 import pyspec
 from pyspec import ModelConfig, SamplingConfig, Speculation
+from pyspec.drafters.automatic import LOOKUPS, resolved
 from pyspec.drafters.model_drafter import draft_context_config
 from pyspec.errors import ConfigError, PyspecError, UnsupportedError, VocabMismatchError
 from pyspec.speculation.detection import drafter_for
@@ -255,7 +256,7 @@ def test_what_block_drafters_need(refuse: Refuse, variant: Any) -> None:
 @pytest.mark.parametrize(("name", "draft"), [(name, draft) for name, drafts in KINDS.items() for draft in drafts])
 def test_a_draft_model_tells_its_drafter(name: str, draft: str, open_zoo: OpenZoo) -> None:
     assert drafter_for(open_zoo(draft)) == name
-    assert Speculation(draft_model=open_zoo(draft)).names == (name,)
+    assert resolved(Speculation(draft_model=open_zoo(draft))).names == (*LOOKUPS, name)
 
 
 def test_every_draft_model_of_the_zoo_has_a_kind() -> None:

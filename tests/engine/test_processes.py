@@ -15,7 +15,8 @@ def script_engine(code: str) -> str:
 import os, sys, threading, signal, gc, pyspec
 def make(n_slots=2, model=None):
     config = pyspec.ContextConfig(n_ctx=512 * n_slots, n_batch=64, n_ubatch=16, n_threads=1)
-    return pyspec.Engine(model or pyspec.Model(sys.argv[1]), context=config, n_slots=n_slots)
+    model = model or pyspec.Model(sys.argv[1])
+    return pyspec.Engine(model, speculation=pyspec.Speculation("none"), context=config, n_slots=n_slots)
 PROMPT = {PROMPT}
 {code}
 """
