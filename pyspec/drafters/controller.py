@@ -28,7 +28,7 @@ from pyspec.drafters.paid import Offer, PaidDrafter, wanting
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs, Decoded
-from pyspec.speculation.draft import Drafter, DraftRequest, Proposal, TokenView
+from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal, TokenView
 from pyspec.speculation.planning import TRIMS, Prices, Restoring
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.round import Outcome
@@ -41,6 +41,7 @@ _ADVANCE = 30  # plain rounds, whose share may be spent before they were played:
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth it
 _OFTEN = 3  # times that a lookup was slow
+_IDLE, _SELDOM = 16, 3  # after so many rounds without a draft, one round in so many looks for one
 _TIMED = 8  # each so many rounds, the lookups are timed one by one
 
 
@@ -84,6 +85,7 @@ class Controller(Chain):
         self._scores = Scores(self.acceptance)
         self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
         self._n_rounds = 0
+        self._n_idle = 0  # since a draft was verified
         self._n_slow: dict[str, int] = {}
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
@@ -123,6 +125,7 @@ class Controller(Chain):
     def _forget(self, seq_id: int, tokens: TokenView) -> None:
         self._scores.forget(seq_id)
         self.acceptance.begin(seq_id)
+        self._n_idle = 0
         for paid in self._paid.values():
             paid.begin(seq_id, len(tokens))
 
@@ -130,6 +133,9 @@ class Controller(Chain):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return per request the part of a draft that is worth verifying, which may be none."""
+        self._n_rounds += 1
+        if self._n_idle >= _IDLE and self._n_rounds % _SELDOM:
+            return self._nothing(requests)
         self._spent, self._explores = 0.0, False
         for request in requests:
             self._scores.follow(request.seq_id, request.tokens, request.pending)
@@ -141,12 +147,18 @@ class Controller(Chain):
         beside = self._spent + self.costs.overhead
         lengths = market.lengths(beside)
         self._try_rows(market, lengths)
+        self._n_idle = 0 if any(lengths) else self._n_idle + 1
         seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
             if drafters and not proposal.draft.tokens:  # they will not hear of a decision
                 run_all(functools.partial(self._discard, drafter, request.seq_id) for drafter in drafters)
         return proposals
+
+    def _nothing(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Return no drafts: in a text that offers none, looking for them costs more than finding one later."""
+        seconds = self.costs.verify.seconds(requests[0].n_entries) + self.costs.overhead
+        return [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, seconds))] * len(requests)
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
         """Learn from a round what it cost."""
@@ -176,7 +188,6 @@ class Controller(Chain):
         requests = market.requests
         wanted = [wanting(request, min(request.budget, self.n_max)) for request in requests]
         began = before = self._clock()
-        self._n_rounds += 1
         for drafter in self.drafters:
             name = drafter.name
             asked = [i for i, request in enumerate(requests) if request.drafting.allows(name)]

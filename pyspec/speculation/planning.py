@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pyspec.speculation.costs import CostCurve
 
 _LEAST = 1e-3  # chances below it are not worth a thought
+MARGIN = 1.05
+"""How many times the rate without drafts a draft has to reach. Of several lengths whose times are not known exactly the
+one that seems best is rather one that seems too good."""
 
 
 class Plan(NamedTuple):
@@ -112,13 +115,14 @@ def best_prefix(
     plain = base.rate
     best = Plan(0, 0.0, 0.0, base.tokens / (base.seconds + spent))
     together, found = 0.0, always and bool(path)
+    least_rate = 0.0 if always else best.rate * MARGIN
     for k, chance in enumerate(path, 1):
         together += chance
         if k < least:
             continue
         seconds = extra[k] + restoring.seconds(k, chance, together)
         rate = (base.tokens + together) / (base.seconds + spent + seconds)
-        if found or rate > best.rate:
+        if found or rate > max(best.rate, least_rate):
             best, found = Plan(k, together - plain * seconds, seconds, rate), False
     return best
 
@@ -146,7 +150,7 @@ def best_lengths(
         ((-chance, k, i) for i, path in enumerate(paths) if not fixed[i] for k, chance in enumerate(path, 1)),
         key=lambda row: (row[0], row[1]),
     )
-    best, best_rate = list(lengths), (len(paths) + sum(sums)) / seconds(lengths)
+    best, best_rate = list(lengths), MARGIN * (len(paths) + sum(sums)) / seconds(lengths)
     lost = [0.0] * len(paths)
     for chance, k, i in rows:
         if -chance < _LEAST:

@@ -40,7 +40,7 @@ CHOICES = (
     Mutation(
         "gain-over-plain-decoding",
         "speculation/planning.py",
-        "if found or rate > best.rate:",
+        "if found or rate > max(best.rate, least_rate):",
         "if found or together - plain * seconds > best.gain:",
         "a length is chosen by what it gains over plain decoding, and not by the rate of its round",
         ("speculation/test_planning.py::test_the_best_prefix_is_the_one_with_the_best_rate",),

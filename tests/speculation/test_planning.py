@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspec.speculation.costs import CostCurve, Level
-from pyspec.speculation.planning import TRIMS, Base, Judge, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.planning import MARGIN, TRIMS, Base, Judge, Plan, Prices, Restoring, best_lengths, best_prefix
 
 chances = st.floats(0.01, 0.99)
 steps = st.floats(0.0, 0.05)
@@ -49,9 +49,12 @@ def test_the_best_prefix_is_the_one_with_the_best_rate(
         lost = restoring.seconds(k, path[k - 1], sum(path[:k])) if k else 0.0
         return (n + sum(path[:k])) / (plain + spent + extra[k] + lost)
 
+    def worth(k: int) -> float:
+        return rate(k) if k else MARGIN * rate(k)
+
     allowed = [0, *range(least, len(path) + 1)]
     assert plan.length in allowed
-    assert rate(plan.length) == pytest.approx(max(map(rate, allowed)))
+    assert worth(plan.length) == pytest.approx(max(map(worth, allowed)))
     assert plan.rate == pytest.approx(rate(plan.length))
     if plan.length:
         assert plan.gain == pytest.approx(sum(path[: plan.length]) - plan.seconds * n / plain)
@@ -72,7 +75,7 @@ def test_even_if_nothing_is_worth_it_there_is_a_best_length_that_is_not_0(
         assert rates[plan.length] == pytest.approx(max(rates.values()))
 
 
-@pytest.mark.parametrize(("chance", "length"), [(0.5, 0), (0.55, 1), (0.6, 3)])
+@pytest.mark.parametrize(("chance", "length"), [(0.5, 0), (0.58, 1), (0.6, 3)])
 def test_a_staircase_of_costs(chance: float, length: int) -> None:
     """A second row costs half a decode, a third one as much again, and a fourth one next to nothing."""
     assert best_prefix(path_of([chance] * 3), [0.0, 0.5, 1.0, 1.01], Base(1, 1.0)).length == length
@@ -112,8 +115,9 @@ def test_rows_are_divided_as_well_as_trying_everything_would(
 
     def rate(lengths: Sequence[int]) -> float:
         tokens = sum(sum(path[:n]) for path, n in zip(found, lengths, strict=True))
-        return (len(found) + tokens) / seconds(lengths)
+        return (len(found) + tokens) / seconds(lengths) * (MARGIN if [*lengths] == none else 1.0)
 
+    none = [len(path) if whole else 0 for path, whole in zip(found, fixed, strict=True)]
     lengths = best_lengths(found, fixed, seconds)
     ranges = [
         [len(path)] if whole else range(len(path) + 1) for path, whole in zip(found, fixed, strict=True)
