@@ -31,6 +31,7 @@ HEADER = (
     "outputs",
 )
 _SEVERAL = 2
+_SURE = 3  # pairs
 
 
 @dataclass(slots=True)
@@ -95,6 +96,8 @@ class Report:
             answer = f"{best}."
         else:
             answer = f"Leave speculation off: at best, {best}."
+        if (n_pairs := min(figures.equal[1] for figures in self.figures)) < _SURE:
+            answer += f" That is from {_count(n_pairs, 'pair')} only, and may be noise."
         ceiling = "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f}."
         return f"{answer} {self._outputs()}{ceiling}"
 
@@ -115,6 +118,8 @@ class Report:
             return f"Outputs are equal but for {_count(ties, 'tie')}." if ties else "Outputs are equal."
         n_equal = sum(figures.equal[0] for figures in self.figures)
         n_pairs = sum(figures.equal[1] for figures in self.figures)
+        if not n_pairs:
+            return "No outputs were compared."
         if n_equal == n_pairs:
             return "Outputs are equal."
         return f"Outputs are equal in {n_equal} of {n_pairs} pairs; --check explains the others."
@@ -226,6 +231,8 @@ def _positions(figures: Figures) -> str:
 
 
 def _outputs_of(figures: Figures) -> str:
+    if not figures.verdicts and not figures.equal[1]:
+        return "-"
     if not figures.verdicts:
         return "equal" if figures.equal[0] == figures.equal[1] else f"equal in {figures.equal[0]} of {figures.equal[1]}"
     found = [f"{count} {kind}" for kind, count in figures.verdicts.items() if count]

@@ -116,6 +116,8 @@ def round_lines(trace: Trace) -> Iterator[str]:
             came += ", no draft"
         if line["rollback"] == "replay":
             came += ", restored a checkpoint"
+        if line["i"] == 0:
+            came += ", the prompt's end included"
         yield f"{line['i']:5d}  at {line['pos']}: {_said(line)}{came}"
 
 
@@ -154,5 +156,5 @@ def summary_lines(found: Totals) -> list[str]:
         lines.append(f"measured {found.speedup:.2f} times plain decoding ({_ms(found.plain_seconds or 0.0)} a token)")
     if found.explored_seconds and found.seconds:
         tried = found.explored_seconds / found.seconds
-        lines.append(f"something was tried in rounds that took {tried:.1%} of the time")
+        lines.append(f"something was tried in rounds that took {tried:.1%} of the time; what that may lose is 1%")
     return lines

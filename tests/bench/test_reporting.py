@@ -16,10 +16,10 @@ SETTINGS = [parse_setting("suffix"), parse_setting("draft-simple:n_max=7")]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def report(suffix: Script, *, tie: float | None = None, curve: tuple[float, ...] = ()) -> Report:
+def report(suffix: Script, *, tie: float | None = None, curve: tuple[float, ...] = (), n_pairs: int = 3) -> Report:
     slower = Script((2.0,))
     lab = FakeLab({"suffix": suffix, "draft-simple:n_max=7": slower})
-    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3, tie=tie))
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=n_pairs, tie=tie))
     session.run(SETTINGS)
     return Report({"model": "a|b"}, session.comparisons, SETTINGS, curve=curve, piece=lab.piece)
 
@@ -39,6 +39,19 @@ def test_the_headline_says_what_to_use() -> None:
 def test_the_headline_says_to_turn_it_off() -> None:
     assert report(Script((1.25,))).headline().startswith("Leave speculation off: at best, suffix is 0.80 times")
     assert report(Script((1.0,))).headline().startswith("Leave speculation off")
+
+
+@pytest.mark.parametrize(("n_pairs", "words"), [(1, "from 1 pair only"), (2, "from 2 pairs only"), (3, "")])
+def test_a_few_pairs_may_be_noise(n_pairs: int, words: str) -> None:
+    head = report(Script((0.5,)), n_pairs=n_pairs).headline()
+    assert ("noise" in head) is (words != "")
+    assert words in head
+
+
+def test_what_was_not_compared_is_not_called_equal() -> None:
+    made = report(Script(answer=rival), n_pairs=0)
+    assert made.headline() == "No speed was measured. No outputs were compared."
+    assert {row[-1] for row in made.rows()} == {"-"}
 
 
 def test_differences_are_counted_and_explained() -> None:

@@ -80,6 +80,7 @@ def test_after_a_fork_everything_refuses(run_script: Script, target_path: Path) 
 
 
 INTERRUPT = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let programs in the background ignore it
 engine = make(1)
 rounds = threading.Semaphore(0)
 def count(workshop):
