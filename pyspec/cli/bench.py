@@ -104,7 +104,7 @@ class ReportOptions:
         """Refuse what cannot be written, before anything is measured.
 
         Raises:
-            typer.BadParameter: There is no such folder, or the chart has another form than SVG.
+            typer.BadParameter: There is no such folder, it is no file, or the chart has another form than SVG.
         """
         if self.plot is not None and self.plot.suffix.lower() != ".svg":
             msg = f"charts are SVG, which browsers show; name the file *.svg, not {self.plot.name!r}."
@@ -112,6 +112,9 @@ class ReportOptions:
         for flag, file in (("--json", self.json_file), ("--markdown", self.markdown), ("--plot", self.plot)):
             if file is not None and not file.parent.is_dir():
                 msg = f"there is no folder {str(file.parent)!r}."
+                raise typer.BadParameter(msg, param_hint=flag)
+            if file is not None and file.exists() and not file.is_file():
+                msg = f"{str(file)!r} is no file, and would be replaced by one; --json - writes to stdout."
                 raise typer.BadParameter(msg, param_hint=flag)
 
 
@@ -220,16 +223,26 @@ def _show(report: Report, reports: ReportOptions) -> None:
         typer.echo(text)
     else:
         _print(report)
-        _write(reports.json_file, f"{text}\n")
-    _write(reports.markdown, report.markdown())
-    _write(reports.plot, ratio_chart(report.figures, "Speed relative to plain decoding"))
+    written = (
+        _is_written(None if reports.on_stdout else reports.json_file, f"{text}\n"),
+        _is_written(reports.markdown, report.markdown()),
+        _is_written(reports.plot, ratio_chart(report.figures, "Speed relative to plain decoding")),
+    )
+    if not all(written):
+        raise typer.Exit(1)
 
 
-def _write(file: Path | None, content: str) -> None:
+def _is_written(file: Path | None, content: str) -> bool:
+    """Write a file, if there is one; when it cannot be written, say so and return False."""
     from pyspec.files import replace_file  # noqa: PLC0415
 
-    if file is not None:
-        replace_file(file, [content.encode()])
+    try:
+        if file is not None:
+            replace_file(file, [content.encode()])
+    except OSError as error:
+        typer.echo(f"error: {file} cannot be written: {error.strerror or error}", err=True)
+        return False
+    return True
 
 
 def _print(report: Report) -> None:

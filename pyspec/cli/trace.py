@@ -40,3 +40,5 @@ def explain(
         typer.echo(line)
     for line in summary_lines(totals(found)):
         typer.echo(line)
+    if found.end is None:
+        typer.echo("the run was broken off: its trace has no end line")

@@ -73,15 +73,23 @@ class Trace:
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace and check that its rounds fit together.
 
+    A last line that was not finished, because the run was killed while it was written, does not count.
+
     Raises:
         TraceError: It cannot be read, or a line contradicts the format or the line before; the message has its
             number.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        msg = f"{os.fspath(path)} is not a trace: it is not UTF-8 text."
+        raise TraceError(msg) from None
+    except OSError as error:
         msg = f"The trace {os.fspath(path)} cannot be read: {error}."
         raise TraceError(msg) from None
+    lines = text.splitlines()
+    if len(lines) > 1 and not text.endswith("\n"):
+        del lines[-1]
     parsed = [_parsed(number, line) for number, line in enumerate(lines, 1)]
     if not parsed or parsed[0]["type"] != "run":
         msg = f"The trace {os.fspath(path)} does not begin with a run line."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,11 +64,35 @@ def test_json_on_stdout_is_alone_there(run: Run, target_path: Path, prompts: Pat
         (("--tie", "1"), "--tie"),
         (("--plot", "ratios.png"), "--plot"),
         (("--json", "/nothing/report.json"), "--json"),
+        (("--markdown", "/dev/null"), "is no file"),
         (("-c", "-1"), "--ctx-size"),
     ],
 )
 def test_wrong_usage(run: Run, target_path: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in run("bench", "-m", target_path, *QUICK, "-md", target_path, *arguments).usage_error
+
+
+def test_a_report_that_cannot_be_written_takes_no_other_along(
+    run: Run, target_path: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspec import files
+
+    write = files.replace_file
+
+    def write_unless_full(path: Path, parts: list[bytes]) -> None:
+        if path.suffix == ".md":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, parts)
+
+    monkeypatch.setattr(files, "replace_file", write_unless_full)
+    ran = run(
+        "bench", "-m", target_path, *QUICK, "--workload", prompts, "--spec-type", "suffix",
+        "--json", tmp_path / "a.json", "--markdown", tmp_path / "a.md", "--plot", tmp_path / "a.svg",
+    )  # fmt: skip
+    assert ran.code == 1
+    assert ran.err == f"error: {tmp_path / 'a.md'} cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert "Measured" in ran.out
+    assert {path.name for path in tmp_path.glob("a.*")} == {"a.json", "a.svg"}
 
 
 def test_ctrl_c_prints_what_was_measured(

@@ -80,7 +80,7 @@ def damaged(lines: list[str], how: str) -> str:
     if how == "empty":
         return ""
     if how == "half a line":
-        return "".join(lines)[:-20]
+        return "".join([*lines[:2], lines[2][:-20], "\n", *lines[3:]])
     if how == "a line is missing":
         return "".join([*lines[:2], *lines[3:]])
     changes: dict[str, Any] = {
@@ -105,6 +105,16 @@ def test_a_damaged_trace_is_an_error(generate: Run, run: Run, tmp_path: Path, ho
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("error: ")
     assert ran.err.count("\n") == 1
+
+
+def test_what_there_is_of_a_run_that_was_killed_is_explained(generate: Run, run: Run, tmp_path: Path) -> None:
+    path = traced(generate, tmp_path, n=6)
+    whole = run("trace", "explain", path)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text[:-20], encoding="utf-8")
+    ran = run("trace", "explain", path)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == whole.out + "the run was broken off: its trace has no end line\n"
 
 
 def test_a_file_that_is_not_there_is_an_error(run: Run, tmp_path: Path) -> None:

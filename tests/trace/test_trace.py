@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="missing cannot be read"):
         read_trace(tmp_path / "missing")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="binary cannot be read"):
+    with pytest.raises(TraceError, match="binary is not a trace"):
         read_trace(tmp_path / "binary")
 
 
@@ -250,5 +250,15 @@ def test_a_run_that_was_cut_off_can_be_read(tmp_path: Path) -> None:
     write(path)
     lines = path.read_text(encoding="utf-8").splitlines()[:4]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    trace: Trace = read_trace(path)
+    assert (len(trace.rounds), trace.end) == (3, None)
+
+
+@pytest.mark.parametrize("n_left", [1, 20, -1])
+def test_a_line_that_was_not_finished_does_not_count(tmp_path: Path, n_left: int) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path)
+    lines = path.read_text(encoding="utf-8").splitlines()[:5]
+    path.write_text("\n".join([*lines[:4], lines[4][:n_left]]), encoding="utf-8")
     trace: Trace = read_trace(path)
     assert (len(trace.rounds), trace.end) == (3, None)
