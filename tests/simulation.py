@@ -143,6 +143,7 @@ class SimulatedModel(SimulatedDrafter):
 
     n_model_tokens: int = 0
     heeds_judge: bool = True
+    reads_late: bool = False
 
 
 class Memory:

@@ -101,12 +101,12 @@ class Controller(Chain):
         """The history of a request has become another one."""
         self._scores.forget(seq_id)
         for paid in self._paid.values():
-            paid.heard[seq_id] = len(tokens)
+            paid.begin(seq_id, len(tokens))
         super().rebegin(seq_id, tokens)
 
     def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
         """A new request starts, whose beginning the sequence holds already."""
-        self._forget(seq_id, tokens)
+        self._forget(seq_id, tokens, n_same)
         super().rewind(seq_id, tokens, length, n_same)
 
     def load_state(self, seq_id: int, tokens: TokenView, states: Mapping[str, bytes]) -> None:
@@ -122,12 +122,12 @@ class Controller(Chain):
         else:
             super().close()
 
-    def _forget(self, seq_id: int, tokens: TokenView) -> None:
+    def _forget(self, seq_id: int, tokens: TokenView, n_same: int = 0) -> None:
         self._scores.forget(seq_id)
         self.acceptance.begin(seq_id)
         self._n_idle = 0
         for paid in self._paid.values():
-            paid.begin(seq_id, len(tokens))
+            paid.begin(seq_id, len(tokens), n_same)
 
     # A round
 

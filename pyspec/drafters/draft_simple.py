@@ -42,6 +42,7 @@ class DraftSimple(ModelDrafter):
     """Drafts with a draft model; see ``ModelDrafter`` for the options."""
 
     name = "draft-simple"
+    reads_late = True  # a prompt, when the first draft after it is asked for: "auto" may never ask
 
     def _open(self, resources: Resources) -> None:
         model = require_draft_model(resources, self.name)
@@ -68,11 +69,11 @@ class DraftSimple(ModelDrafter):
         self._core.embed(seq_id, rows)
 
     def begin(self, seq_id: int, tokens: TokenView) -> None:
-        """Let the draft model read the prompt."""
+        """Forget the former request."""
         self._core.begin(seq_id, tokens)
 
     def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:  # noqa: ARG002 - the interface
-        """Keep what the draft model has read of the beginning, and let it read the rest."""
+        """Keep what the draft model has read of the beginning."""
         self._core.rewind(seq_id, tokens, n_same)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
@@ -152,18 +153,16 @@ class TokenByToken:
         """Note the rows of the prompt that is about to begin."""
         self._rows[seq_id] = rows
 
-    def begin(self, seq_id: int, tokens: TokenView) -> None:
-        """Forget the sequence and read its new prompt."""
+    def begin(self, seq_id: int, tokens: TokenView) -> None:  # noqa: ARG002 - the interface
+        """Forget the sequence. Its new prompt is read when a draft is asked for, which may be never."""
         self._mirrors[seq_id] = _Mirror(rows=self._rows.pop(seq_id, {}))
         self._context.memory.clear(seq_id)
-        self._catch_up(seq_id, tokens)
 
-    def rewind(self, seq_id: int, tokens: TokenView, n_same: int) -> None:
-        """Forget all but the first ``n_same`` positions, and read a new prompt that begins with them."""
+    def rewind(self, seq_id: int, tokens: TokenView, n_same: int) -> None:  # noqa: ARG002 - the interface
+        """Forget all but the first ``n_same`` positions, with which a new prompt begins."""
         mirror = self._mirrors.setdefault(seq_id, _Mirror())
         mirror.full, mirror.rows = False, {}
         self._end_draft(seq_id, mirror, min(mirror.n_valid, n_same))
-        self._catch_up(seq_id, tokens)
 
     def resume(self, seq_id: int, n_valid: int) -> None:
         """Go on with a sequence of which memory holds so many positions."""

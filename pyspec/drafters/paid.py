@@ -62,15 +62,19 @@ class PaidDrafter:
         self._costs = costs
         self._cost = costs.draft(drafter.name)
         self._heeds_judge = bool(getattr(drafter, "heeds_judge", False))
+        self._reads_late = bool(getattr(drafter, "reads_late", False))
         self._n_rests = 0
         self._lasts = _LASTS
         self._rate = 1.0  # of the rounds that it drafts in, compared with plain ones
         self._stint = 0  # rounds since it caught up
         self._beyond: dict[int, tuple[float, float]] = {}  # gains beyond what was reckoned: sum and weight
 
-    def begin(self, seq_id: int, n_tokens: int) -> None:
-        """A new request starts, of which so many tokens are read."""
-        self.heard[seq_id] = n_tokens
+    def begin(self, seq_id: int, n_tokens: int, n_same: int = 0) -> None:
+        """A new request starts; of its tokens the first ``n_same`` were read for a former one.
+
+        The others are read now, or when a draft is asked for (``reads_late``).
+        """
+        self.heard[seq_id] = min(self.heard.get(seq_id, 0), n_same) if self._reads_late else n_tokens
         self._n_rests = 0
         self._beyond.pop(seq_id, None)
 

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from pyspec.drafters.controller import Controller
+from pyspec.drafters.paid import PaidDrafter
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation.costs import Costs
+from pyspec.speculation.acceptance import Acceptance
+from pyspec.speculation.costs import CostCurve, Costs, Level
 from pyspec.speculation.draft import FREELY, Candidates, Draft, Drafting, DraftRequest, Needs, Proposal
+from pyspec.speculation.planning import TRIMS, Prices
 from tests.simulation import (
     COLUMNS,
     Clock,
@@ -305,3 +308,19 @@ def test_rows_are_shared_by_who_has_the_better_drafts() -> None:
         controller.begin(request.seq_id, request.tokens)
     first, second = controller.propose(requests)
     assert (len(first.draft.tokens), len(second.draft.tokens)) == (3, 1) or len(first.draft.tokens) == 4
+
+
+@pytest.mark.parametrize("reads_late", [True, False])
+def test_a_prompt_that_was_not_read_costs_time(reads_late: bool) -> None:  # noqa: FBT001 - a case
+    simulation, clock = Simulation("F16"), Clock()
+    drafter = GOOD(simulation, clock)
+    drafter.reads_late = reads_late
+    paid = PaidDrafter(drafter, Costs(curve_of("F16")), Acceptance())
+    request = DraftRequest(0, list(range(500)), 500, 500, 8)
+    offer = paid.offer(8, 1, Prices(CostCurve(Level(), curve_of("F16")), 1, 1, 0.0), TRIMS)
+    paid.begin(0, 500)
+    assert (paid.waiting(request, offer) > 0.0) is reads_late
+    paid.heard[0] = 500  # it was asked
+    assert paid.waiting(request, offer) == 0.0
+    paid.begin(0, 900, n_same=400)  # another request that begins alike
+    assert (paid.heard[0] == 400) is reads_late

@@ -56,12 +56,12 @@ def test_it_drafts_what_the_draft_model_would_say() -> None:
 
 
 def test_only_what_is_missing_is_decoded() -> None:
-    """Per round: the drafted tokens, and one more after a full acceptance (see the module's docstring)."""
+    """Per round: the drafted tokens, and one more after a full acceptance. The prompt is read with the first draft."""
     drafting = core()
     history = [1, 2, 3]
     drafting.begin(0, history)
-    assert drafting.n_model_tokens == 3
-    pending, extra = 4, 0
+    assert drafting.n_model_tokens == 0
+    pending, extra = 4, len(history)
     for n_accepted in (3, 1, 0, 2, 3, 3, 0, 1):
         before = drafting.n_model_tokens
         (draft,) = drafted(drafting, [request(history, pending)], [3])
@@ -121,8 +121,11 @@ def test_sequences_share_each_decode() -> None:
         greedy(LOGITS, [4], 1),
         greedy(LOGITS, [5, 6, 7, 4], 2),
     ]
-    assert [decoded.seq_ids for decoded in target.decodes[n_before:]] == [((0,), (1,), (2,)), ((0,), (2,)), ((0,),)]
-    assert all(decoded.n_outputs == len(decoded.tokens) for decoded in target.decodes[n_before:])
+    first, *others = target.decodes[n_before:]
+    assert first.seq_ids == ((0,),) * 3 + ((1,),) + ((2,),) * 4  # the prompts in front
+    assert first.n_outputs == 3
+    assert [decoded.seq_ids for decoded in others] == [((0,), (2,)), ((0,),)]
+    assert all(decoded.n_outputs == len(decoded.tokens) for decoded in others)
 
 
 def test_a_length_of_zero_decodes_nothing() -> None:
@@ -283,7 +286,7 @@ def test_padding_of_the_draft_vocabulary_is_never_drafted() -> None:
 def test_a_token_that_only_the_target_has_can_be_read() -> None:
     small, context = make_draft_simple(FakeTarget(HashLogits(1, 16), 16), HashLogits(1, 12), n_vocab=12, n_max=2)
     small.begin(0, [1, 15, 2])
-    assert context.memory.tokens(0) == (1, 0, 2)
+    assert context.memory.tokens(0) == ()
     assert len(small.draft([request([1, 15, 2], 13)])[0].tokens) == 2
     assert context.memory.tokens(0)[:4] == (1, 0, 2, 0)
 
