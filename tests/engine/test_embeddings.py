@@ -87,6 +87,7 @@ def test_rows_of_another_width_are_zeros_for_the_draft_model(
 ) -> None:
     """draft-gemma4 is no text model; a wider target stands in for one whose width differs."""
     from pyspec.drafters.draft_simple import DraftSimple
+    from pyspec.speculation.draft import DraftRequest
 
     target = open_zoo("target-llama")
     with pyspec.Context(target, pyspec.ContextConfig(n_ctx=64, n_threads=1)) as context:
@@ -95,8 +96,11 @@ def test_rows_of_another_width_are_zeros_for_the_draft_model(
         wide = {2: np.ones(7, np.float32), 3: np.ones(7, np.float32)}
         for _request in range(2):
             drafter.embed(0, wide)
-            drafter.begin(0, [1, 60, -1, -1, 75])
-            assert drafter.memory.length(0) == 5
+            tokens = [1, 60, -1, -1, 75]
+            drafter.begin(0, tokens)
+            (draft,) = drafter.draft([DraftRequest(0, tokens, 76, 5, 1)])
+            assert len(draft.tokens) == 1
+            assert drafter.memory.length(0) == 6
         drafter.close()
     assert caplog.text.count("zeros in place of embeddings") == 1
 
