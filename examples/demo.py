@@ -3,7 +3,7 @@
     python examples/demo.py [MODEL.gguf]
 
 Without an argument it takes SmolLM2-135M from the cache (``pyspec models fetch smollm2-135m``). Drafts come from the
-text itself (ngram-simple), so no second model is needed. Says honestly when speculation does not pay.
+text itself, so no second model is needed, and ``auto`` drafts where that pays. Says honestly when nothing is gained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_TOKENS = 128
 N_PAIRS = 5
 MAX_SECONDS = 60  # per prompt; on a crowded machine fewer pairs must do
 NOISE = 0.05
-SPECULATION = pyspec.Speculation("ngram-simple", options={"ngram-simple": {"size_n": 4, "size_m": 8}})
+SPECULATION = pyspec.Speculation("auto")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def main() -> None:
     console = Console()
     path = pyspec.hub.resolve(sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m")
     with pyspec.Model(path) as model:
-        console.print(f"{model.path.name}: {model.info.description}, drafts from the text itself (ngram-simple)")
+        console.print(f"{model.path.name}: {model.info.description}, drafts from the text itself (auto)")
         rows = [measure(model, name, console) for name in ("code-editing", "chat")]
     console.print(table_of(rows))
     for row in rows:

@@ -10,7 +10,7 @@ from pyspec.engine import Generation
 from pyspec.engine.admission import admission_of
 from pyspec.engine.plan import Plan, checked_speculation, sized
 from pyspec.engine.saving import SavedSlot
-from tests.playing import Place
+from tests.workplace import Place
 
 
 class PulledEngine:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from pyspec.drafters.base import ModelFreeDrafter
 from pyspec.drafters.chain import Chain
 from pyspec.drafters.controller import Controller
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.costs import CostCurve, Costs, Decoded, Level
-from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch, Needs, Proposal, Proposer, TokenView
+from pyspec.speculation.draft import Draft, DraftRequest, Needs, Proposal, Proposer, TokenView
 from pyspec.speculation.round import Outcome
 
 WRONG = 1 << 30
@@ -64,7 +65,7 @@ class Process:
 
 
 @dataclass
-class SimulatedDrafter:
+class SimulatedDrafter(ModelFreeDrafter):
     """Drafts by a process, and takes its time.
 
     Attributes:
@@ -95,9 +96,6 @@ class SimulatedDrafter:
         numbers = np.random.default_rng((self.process.seed, seq_id)).random(6000)
         self.right[seq_id] = numbers < chances
 
-    def observe(self, batch: EvaluatedBatch) -> None:
-        raise AssertionError(batch)
-
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self.n_calls += 1
         drafts = [self._answer(request) for request in requests]
@@ -123,18 +121,6 @@ class SimulatedDrafter:
                     if request.judge is not None and not request.judge(signals[-1]):
                         break
         return Draft(tuple(tokens), signals=tuple(signals) if signals and request.wants_signals else None)
-
-    def accept(self, seq_id: int, n_accepted: int, *, own: bool) -> None:
-        pass
-
-    def save_state(self, seq_id: int) -> bytes | None:  # noqa: ARG002 - the interface
-        return None
-
-    def load_state(self, seq_id: int, state: bytes) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
@@ -133,7 +134,9 @@ class Setting:
     machine: Machine
     seq_ids: tuple[int, ...]
 
-    def table(self, fuse: Fuse | None = None, draft_fuse: Fuse | None = None) -> Table:
+    def table(
+        self, fuse: Fuse | None = None, draft_fuse: Fuse | None = None, costs: Mapping[int, float] | None = None
+    ) -> Table:
         return Table(
             self.requests,
             self.drafters,
@@ -141,6 +144,7 @@ class Setting:
             seq_ids=self.seq_ids,
             fuse=fuse,
             draft_fuse=draft_fuse,
+            costs=costs,
         )
 
 

@@ -38,6 +38,8 @@ ALLOWED: dict[str, set[str]] = {
     "": {"errors", "hub", *LAYERS, *TOP},
 }
 """Per folder or module what it may import; "" is the package itself, ``import pyspec``."""
+for _above in ("speculation", "drafters", "engine", *TOP):
+    ALLOWED[_above].discard("_native")  # llama is its only user
 
 
 def files(folder: Path) -> list[Path]:

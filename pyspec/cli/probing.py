@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyspec.engine.calibration import timed_decode
 from pyspec.llama import Batch, Context, RollbackKind
 
 N_TIMED = 8
@@ -73,7 +74,7 @@ def memory_cost(context: Context) -> MemoryCost | None:
         return None
     sizes, checkpoint = [], 0
     for length in _STATE_LENGTHS:
-        _decode(context, length)
+        _fill(context, length)
         sizes.append(context.memory.n_bytes(0))
         checkpoint = context.memory.n_bytes(0, checkpoint=True)
         context.memory.clear(0)
@@ -94,7 +95,7 @@ def time_decodes(context: Context, *, longest: int = N_TIMED, progress: Callable
     began = time.perf_counter()
     while not _enough(len(measured[-1]), time.perf_counter() - began):
         for seconds, length in zip(measured, lengths, strict=True):
-            seconds.append(_timed(context, length))
+            seconds.append(timed_decode(context, length))
         if progress is not None:
             progress(min(1.0, max(len(measured[-1]) / _MOST_REPEATS, (time.perf_counter() - began) / _SECONDS)))
     if len(measured[-1]) > 1:
@@ -106,21 +107,11 @@ def _enough(repeats: int, seconds: float) -> bool:
     return repeats >= _MOST_REPEATS or (repeats > 0 and seconds >= _SECONDS)
 
 
-def _timed(context: Context, length: int) -> float:
-    began = time.perf_counter()
-    _decode(context, length, output=True)
-    seconds = time.perf_counter() - began
-    context.memory.clear(0)
-    return seconds
-
-
-def _decode(context: Context, length: int, *, output: bool = False) -> None:
+def _fill(context: Context, length: int) -> None:
     """Decode some tokens at positions 0, 1, ..., in pieces that fit."""
     n_batch = min(context.n_batch, context.n_ubatch)
     tokens = [(7 * i + 1) % context.n_vocab for i in range(length)]  # any will do
     for first in range(0, length, n_batch):
         batch = Batch()
-        batch.extend(tokens[first : first + n_batch], first, 0, output=output)
-        rows = context.decode(batch)
-        if output:
-            rows.argmax(len(rows) - 1)  # waits until the device is done
+        batch.extend(tokens[first : first + n_batch], first, 0)
+        context.decode(batch)

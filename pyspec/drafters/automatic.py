@@ -43,9 +43,7 @@ def resolved(speculation: Speculation) -> Speculation:
     if unused:
         msg = f"options are given for {', '.join(unused)}, but the drafters of auto are {', '.join(names) or 'none'}."
         raise ConfigError(msg)
-    options = {
-        name: {**_defaults(name, speculation.n_max), **speculation.options.get(name, {})} for name in names
-    }  # fmt: skip
+    options = {name: {**_defaults(name, speculation.n_max), **speculation.options.get(name, {})} for name in names}
     return dataclasses.replace(speculation, types=(AUTO, *names), options=options)
 
 

@@ -213,10 +213,8 @@ class Controller(Chain):
         """Ask a drafter that costs time, where that is expected to be worth it."""
         drafter, requests = paid.drafter, market.requests
         allowed = [
-            i
-            for i, request in enumerate(requests)
-            if request.drafting.allows(drafter.name) and not market.is_taken(i)
-        ]  # fmt: skip
+            i for i, request in enumerate(requests) if request.drafting.allows(drafter.name) and not market.is_taken(i)
+        ]
         if not allowed:
             return
         limit = min(self.n_max, drafter.n_max, max(requests[i].budget for i in allowed))
@@ -239,7 +237,7 @@ class Controller(Chain):
                 least, spent = max(1, requests[i].drafting.n_min or 0), seconds / len(asked)
                 plan = market.add(
                     i, drafter, draft, self.acceptance, offer.extra, base=offer.base, least=least, spent=spent
-                )  # fmt: skip
+                )
             paid.gained(requests[i], draft, plan, offer)
             gained += max(0.0, (0.0 if plan is None else plan.gain) - former)
         if explores:
@@ -258,9 +256,9 @@ class Controller(Chain):
         n, left = len(allowed), allowed
         while True:
             offer = paid.offer(limit, n, market.prices, market.restoring)
-            losses = sorted(
-                (market.gain(i) - paid.gain(market.requests[i], offer, market.worth(i)), i) for i in left
-            )[:n]  # fmt: skip
+            losses = sorted((market.gain(i) - paid.gain(market.requests[i], offer, market.worth(i)), i) for i in left)[
+                :n
+            ]
             left = [i for _loss, i in losses]
             found.append((sum(loss for loss, _i in losses), offer, left))
             if n == 1:

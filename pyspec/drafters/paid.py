@@ -175,9 +175,7 @@ class PaidDrafter:
         """Return what a draft of the best length brings, its own time paid; that may be less than nothing."""
         limit = min(request.budget, len(offer.steps) - 1)
         missing = self._missing(request)
-        chances = self._acceptance.expected(
-            request.seq_id, self.drafter.name, limit, n_stale=missing, hopeful=hopeful
-        )  # fmt: skip
+        chances = self._acceptance.expected(request.seq_id, self.drafter.name, limit, n_stale=missing, hopeful=hopeful)
         both = [extra + step for extra, step in zip(offer.extra, offer.steps, strict=True)]
         return best_prefix(list(accumulate(chances, mul)), both, offer.base, offer.restoring, always=True)
 

@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 import pyspec
-from pyspec._native.declarations import UPSTREAM_TAG
 from pyspec.config import SamplingConfig
+from pyspec.llama.devices import UPSTREAM_TAG
 from pyspec.llama.model import Model
 from pyspec.server.bodies.sampling import ORDER, RENAMED
 from pyspec.server.calling import Call

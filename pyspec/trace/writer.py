@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyspec._native import library_info
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
+from pyspec.llama.devices import library_info
 from pyspec.speculation.draft import Candidates
 from pyspec.speculation.round import Outcome
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyspec.drafters.base import ModelFreeDrafter
 from pyspec.drafters.controller import Controller
 from pyspec.drafters.paid import PaidDrafter
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import CostCurve, Costs, Level
-from pyspec.speculation.draft import FREELY, Candidates, Draft, Drafting, DraftRequest, Needs, Proposal
+from pyspec.speculation.draft import FREELY, Candidates, Draft, Drafting, DraftRequest, Proposal
 from pyspec.speculation.planning import TRIMS, Prices
 from tests.simulation import (
     COLUMNS,
@@ -151,39 +152,21 @@ def test_a_drafter_that_gave_up_is_tried_with_the_next_request() -> None:
     assert rates[-1] > 1.2 * simulation.plain()
 
 
-class Says:
+class Says(ModelFreeDrafter):
     """A drafter with one answer that keeps what it is asked."""
 
     def __init__(self, name: str, draft: Draft, *, n_max: int = 8) -> None:
-        self.name, self.n_max, self.needs = name, n_max, Needs.NOTHING
+        self.name, self.n_max = name, n_max
         self.asked: list[DraftRequest] = []
         self.discarded = 0
         self._draft = draft
-
-    def begin(self, seq_id: int, tokens: Sequence[int]) -> None:
-        pass
-
-    def observe(self, batch: object) -> None:
-        raise AssertionError(batch)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self.asked += requests
         return [self._draft.cut(request.budget) for request in requests]
 
-    def accept(self, seq_id: int, n_accepted: int, *, own: bool) -> None:
-        pass
-
     def discard(self, _seq_id: int) -> None:
         self.discarded += 1
-
-    def save_state(self, seq_id: int) -> bytes | None:  # noqa: ARG002 - the interface
-        return None
-
-    def load_state(self, seq_id: int, state: bytes) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def proposed(drafters: Sequence[Any], costs: dict[int, float], **options: Any) -> tuple[Proposal, Controller]:

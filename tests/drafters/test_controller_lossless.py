@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pyspec.drafters.controller import Controller
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation import GenerationStats
 from tests.fakes import Fuse, HashLogits, InjectedError
 from tests.playing import DraftModelSpec, Machine, NgramSpec, ScriptedSpec, Table
 from tests.reference import Request
 from tests.scripted import Move
+from tests.speculation.test_losslessness import check_counters
 from tests.strategies import Setting, table_settings
 
 FLAT = {1: 1.0, 8: 1.01, 16: 1.02}  # a machine on which drafts cost nothing
@@ -23,21 +23,10 @@ STEEP = {1: 1.0, 2: 2.0, 16: 16.0}  # nothing is gained by drafts
 MACHINES = (FLAT, STEPS, STEEP)
 
 
-def timed(setting: Setting, costs: dict[int, float], fuse: Fuse | None = None) -> Table:
-    return Table(
-        setting.requests,
-        setting.drafters,
-        machine=setting.machine,
-        seq_ids=setting.seq_ids,
-        fuse=fuse,
-        costs=costs,
-    )
-
-
 @settings(max_examples=150)
 @given(table_settings(), st.sampled_from(MACHINES))
 def test_output_is_that_of_plain_decoding(setting: Setting, costs: dict[int, float]) -> None:
-    table = timed(setting, costs)
+    table = setting.table(costs=costs)
     table.begin()
     table.play()
     table.check_end()
@@ -47,24 +36,18 @@ def test_output_is_that_of_plain_decoding(setting: Setting, costs: dict[int, flo
 
 @settings(max_examples=60)
 @given(table_settings(), st.sampled_from(MACHINES))
-def test_counters_add_up(setting: Setting, costs: dict[int, float]) -> None:
-    table = timed(setting, costs)
+def test_counters_add_up_and_expectations_fit(setting: Setting, costs: dict[int, float]) -> None:
+    table = setting.table(costs=costs)
     table.begin()
     table.play()
-    n_drafts = 0
-    for seat in table.seats:
-        stats = GenerationStats()
-        for outcome in seat.outcomes:
-            stats.count(outcome)
-            n_drafts += bool(outcome.proposal.draft.tokens)
-            expected = outcome.expected
-            if expected is not None:
-                assert expected.length == len(outcome.proposal.draft.tokens)
-                assert expected.drafter == outcome.proposal.drafter
-                assert 1.0 <= expected.tokens <= 1.0 + expected.length
-                assert expected.seconds > 0.0 < expected.plain_seconds
-        assert stats.n_emitted == seat.n_emitted
-    assert n_drafts == sum(stats.n_drafts for stats in table.chain.stats.values())
+    check_counters(table)
+    for outcome in (outcome for seat in table.seats for outcome in seat.outcomes):
+        expected = outcome.expected
+        if expected is not None:
+            assert expected.length == len(outcome.proposal.draft.tokens)
+            assert expected.drafter == outcome.proposal.drafter
+            assert 1.0 <= expected.tokens <= 1.0 + expected.length
+            assert expected.seconds > 0.0 < expected.plain_seconds
 
 
 POINTS = ("decode", "half-decoded", "decoded", "trim", "trimmed", "restore", "checkpoint", "sample", "scripted-0.draft")
@@ -73,7 +56,7 @@ POINTS = ("decode", "half-decoded", "decoded", "trim", "trimmed", "restore", "ch
 @settings(max_examples=100)
 @given(table_settings(), st.sampled_from(POINTS), st.integers(0, 12))
 def test_a_stage_that_raises_leaves_everything_in_step(setting: Setting, point: str, at: int) -> None:
-    table = timed(setting, FLAT, Fuse(point, at))
+    table = setting.table(Fuse(point, at), costs=FLAT)
     table.begin()
     while running := [seat for seat in table.seats if not table.has_ended(seat)]:
         with contextlib.suppress(InjectedError):

@@ -63,6 +63,12 @@ def test_of_several_passes_the_least_counts() -> None:
     assert all(decoded.n_outputs == len(decoded.tokens) for decoded in target.decodes)
 
 
+def test_tokens_differ_so_that_experts_do() -> None:
+    target = timed(lambda _n, _i: 1e-5)
+    measured_rows(target, clock=target.clock)
+    assert all(len(set(decoded.tokens)) == min(len(decoded.tokens), target.n_vocab) for decoded in target.decodes)
+
+
 def test_the_first_decode_does_not_count_however_slow_it_is() -> None:
     target = timed(lambda n, i: 1e-5 * n if i else 30.0)
     assert measured_rows(target, clock=target.clock) == pytest.approx({n: 1e-5 * n for n in ROWS})

@@ -22,9 +22,10 @@ from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch, Needs,
 from tests.at_work import Held, idle, prompt
 from tests.engine.conftest import Make
 from tests.fakes import FakeTarget, Fuse, HashLogits, InjectedError
-from tests.playing import DraftModelSpec, Machine, NgramSpec, Place, Seat, Table, generation_of, workplace
+from tests.playing import DraftModelSpec, Machine, NgramSpec, Seat, Table
 from tests.reference import Request, plain_decode
 from tests.strategies import machines, prompts, requests, seeds
+from tests.workplace import Place, generation_of, workplace
 
 WAYS = ("sample", "sampled", "rule", "decode", "decoded", "draft model", "begin", "draft", "token", "accept")
 

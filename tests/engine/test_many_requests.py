@@ -24,10 +24,11 @@ from tests.engine.test_engine_native import same_or_tied
 from tests.fakes import Decoded, Fuse, HashLogits
 from tests.helpers import PROMPT
 from tests.pairs import CHAIN_PAIRS, LONG, MEDIUM, SHORT, Pair
-from tests.playing import DraftModelSpec, Machine, Place, ScriptedSpec, Seat, Table, generation_of, workplace
+from tests.playing import DraftModelSpec, Machine, ScriptedSpec, Seat, Table
 from tests.pulled import PulledEngine
 from tests.real_memories import MEMORIES, RealMemory
 from tests.reference import Request, plain_decode
+from tests.workplace import Place, generation_of, workplace
 
 OpenZoo = Callable[[str], pyspec.Model]
 

@@ -11,9 +11,10 @@ from pyspec.config import SamplingConfig
 from pyspec.engine import Generation
 from pyspec.speculation import Drafting
 from tests.fakes import Fuse
-from tests.playing import ScriptedSpec, Seat, Table, generation_of, workplace
+from tests.playing import ScriptedSpec, Seat, Table
 from tests.reference import Request, plain_decode
 from tests.strategies import chains, machines, prompts, requests, seeds
+from tests.workplace import generation_of, workplace
 
 
 @dataclass

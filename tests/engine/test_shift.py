@@ -12,9 +12,10 @@ from pyspec.engine.saving import save
 from pyspec.errors import ConfigError, UnsupportedError
 from tests.fakes import HashLogits
 from tests.pairs import LONG, Pair, sizes
-from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, Table, generation, workplace
+from tests.playing import DrafterSpec, DraftModelSpec, Machine, NgramSpec, Table
 from tests.pulled import PulledEngine
 from tests.reference import Request
+from tests.workplace import generation, workplace
 
 OpenZoo = Callable[[str], pyspec.Model]
 DRAFTERS: list[list[DrafterSpec]] = [[], [NgramSpec(1, 3)], [DraftModelSpec(None)], [DraftModelSpec(HashLogits(4, 8))]]

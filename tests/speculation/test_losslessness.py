@@ -35,6 +35,10 @@ def test_counters_add_up(setting: Setting) -> None:
     table = setting.table()
     table.begin()
     table.play()
+    check_counters(table)
+
+
+def check_counters(table: Table) -> None:
     n_drafts = 0
     for seat in table.seats:
         stats = GenerationStats()

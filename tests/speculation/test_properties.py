@@ -21,22 +21,12 @@ from pyspec.speculation.noise import uniform
 from pyspec.speculation.rejection import RejectionRule
 from tests.fake_sampling import FakeSampler
 from tests.fakes import FakeRows, HashLogits
-from tests.playing import (
-    MATCH,
-    DrafterSpec,
-    DraftModelSpec,
-    Machine,
-    RuleSpec,
-    ScriptedSpec,
-    Seat,
-    Table,
-    generation,
-    workplace,
-)
+from tests.playing import MATCH, DrafterSpec, DraftModelSpec, Machine, RuleSpec, ScriptedSpec, Seat, Table
 from tests.reference import Request, plain_decode
 from tests.scripted import Move
 from tests.speculation.test_rules import with_most_noise
 from tests.strategies import chains, max_tokens, moves, prompts, request_groups, requests
+from tests.workplace import generation, workplace
 
 N_SEQ_MAX = 4
 MACHINES = {

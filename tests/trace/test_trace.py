@@ -14,9 +14,10 @@ from pyspec.errors import TraceError
 from pyspec.speculation import Candidates, Draft, Finish, Outcome, Proposal
 from pyspec.trace import Trace, TraceWriter, read_trace, writer
 from tests.fakes import HashLogits
-from tests.playing import DraftModelSpec, ScriptedSpec, Table, generation, workplace
+from tests.playing import DraftModelSpec, ScriptedSpec, Table
 from tests.reference import Request
 from tests.scripted import Move
+from tests.workplace import generation, workplace
 
 ROUND_KEYS = [
     "type", "i", "seq", "pos", "pending", "drafter", "draft", "draft_probs", "accepted", "emitted", "rule", "rollback",
