@@ -13,7 +13,9 @@ from pathlib import Path
 from pyspec.config import shown
 from pyspec.errors import ConfigError
 
-__all__ = ["replace_file", "require_path"]
+__all__ = ["refuse_model", "replace_file", "require_path"]
+
+_MODEL = b"GGUF"  # how they begin
 
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
@@ -31,6 +33,7 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a device would be replaced, too
         raise OSError(errno.EINVAL, "it is no regular file", str(target))
+    refuse_model(target)
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -45,6 +48,21 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
     _sync_folder(target.parent)
+
+
+def refuse_model(path: Path) -> None:
+    """Refuse to write over a model: nobody means that, and a process that has mapped the file would crash.
+
+    Raises:
+        OSError: There is a GGUF file at the path.
+    """
+    begins = b""
+    with contextlib.suppress(OSError, ValueError):  # writing says what is wrong with the path
+        if path.is_file():  # reading anything else may wait for ever
+            with path.open("rb") as file:
+                begins = file.read(len(_MODEL))
+    if begins == _MODEL:
+        raise OSError(errno.EEXIST, "it is a GGUF model, and is not replaced", str(path))
 
 
 def require_path(name: str, path: object) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
+from pyspec.files import refuse_model
 from pyspec.llama.devices import library_info
 from pyspec.speculation.draft import Candidates
 from pyspec.speculation.round import Outcome
@@ -31,6 +32,7 @@ class TraceWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
+            refuse_model(Path(path))
             self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
         except OSError as error:
             msg = f"The trace {os.fspath(path)} cannot be written: {error.strerror}."
