@@ -123,6 +123,7 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
         if (!fill_batch(context->batch, batch)) {
             return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
         }
+        const pys::workers::lease working(*context->workers, context->ctx);
         const int32_t status = decode_status(llama_process(context->ctx, type, context->batch));
         if (status != PYS_OK) {
             return status;
@@ -137,11 +138,23 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
     });
 }
 
+// Frees a context that may be half made.
+struct whole {
+    void operator()(pys_context * context) const {
+        llama_batch_ext_free(context->batch);
+        llama_free(context->ctx);
+        for (const auto & selector : context->selectors) {
+            llama_sampler_free(selector.second);
+        }
+        delete context;
+    }
+};
+
 } // namespace
 
 int32_t pys_context_create(pys_model * model, const pys_context_params * params, pys_context ** context) {
     return pys::guarded([&]() -> int32_t {
-        auto handle = std::make_unique<pys_context>();
+        std::unique_ptr<pys_context, whole> handle(new pys_context);
         llama_context_params native = native_params(*params);
         native.abort_callback = on_abort_check;
         native.abort_callback_data = handle.get();
@@ -149,6 +162,8 @@ int32_t pys_context_create(pys_model * model, const pys_context_params * params,
         if (handle->ctx == nullptr) {
             return pys::fail(PYS_ERR_CONTEXT_CREATE, "");
         }
+        handle->workers = params->other != nullptr ? params->other->workers : std::make_shared<pys::workers>();
+        handle->workers->reach(std::max(params->n_threads, params->n_threads_batch));
         handle->batch = llama_batch_ext_init(handle->ctx);
         handle->memory = llama_get_memory(handle->ctx);
         handle->n_vocab = model->n_vocab;
@@ -160,12 +175,7 @@ int32_t pys_context_create(pys_model * model, const pys_context_params * params,
 
 void pys_context_free(pys_context * context) {
     pys::guarded([&]() -> int32_t {
-        llama_batch_ext_free(context->batch);
-        llama_free(context->ctx);
-        for (const auto & selector : context->selectors) {
-            llama_sampler_free(selector.second);
-        }
-        delete context;
+        whole()(context);
         return PYS_OK;
     });
 }
@@ -189,6 +199,7 @@ int32_t pys_context_get_info(const pys_context * context, pys_context_info * inf
 
 int32_t pys_context_set_threads(pys_context * context, int32_t n_threads, int32_t n_threads_batch) {
     return pys::guarded([&]() -> int32_t {
+        context->workers->reach(std::max(n_threads, n_threads_batch));
         llama_set_n_threads(context->ctx, n_threads, n_threads_batch);
         return PYS_OK;
     });

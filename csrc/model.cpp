@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
+#include "gguf.h"
 #include "llama-model.h"
 #include "shim.hpp"
 
@@ -39,6 +41,19 @@ bool on_progress(float progress, void * user_data) {
     return !relay->stopped;
 }
 
+// ggml lays F16 weights out again for AMX too, and then computes few rows of them with slower code than before
+// (docs/decisions/0009). Other layouts are for quantised weights only.
+bool slower_when_repacked(const char * path) {
+    if (std::strstr(llama_print_system_info(), "AMX_INT8 = 1") == nullptr) {
+        return false;
+    }
+    const std::unique_ptr<gguf_context, decltype(&gguf_free)> header(gguf_init_from_file(path, {true, nullptr}),
+                                                                     gguf_free);
+    const int64_t key = header != nullptr ? gguf_find_key(header.get(), "general.file_type") : -1;
+    return key >= 0 && gguf_get_kv_type(header.get(), key) == GGUF_TYPE_UINT32 &&
+           gguf_get_val_u32(header.get(), key) == LLAMA_FTYPE_MOSTLY_F16;
+}
+
 // Runs an upstream function of the snprintf kind (returns the size needed, writes a terminator).
 template <typename Function>
 int32_t text_from(Function && function, char * buffer, int32_t capacity, int32_t * length) {
@@ -67,7 +82,7 @@ int32_t pys_model_load(const char * path, const pys_model_params * params, pys_m
                                : (params->use_mlock != 0 ? LLAMA_LOAD_MODE_MLOCK : LLAMA_LOAD_MODE_NONE);
         native.check_tensors = params->check_tensors != 0;
         native.vocab_only = params->vocab_only != 0;
-        native.use_extra_bufts = params->repack != 0;
+        native.use_extra_bufts = params->repack != 0 && !slower_when_repacked(path);
         native.load_mtp = params->next_n != 0;
         if (params->progress != nullptr) {
             native.progress_callback = on_progress;

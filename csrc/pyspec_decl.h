@@ -170,7 +170,7 @@ typedef struct pys_context_params {
     float rope_freq_base;  /* 0: the model's */
     float rope_freq_scale; /* 0: the model's */
     int32_t next_n;        /* 1: run the model's next-n layers instead of the model */
-    pys_context * other;   /* the target's context, for draft models that borrow from it, or null */
+    pys_context * other;   /* the target's context, or null; a draft model shares its threads, may borrow from it */
 } pys_context_params;
 
 typedef struct pys_context_info {

@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -46,11 +48,46 @@ struct pys_model {
     int32_t n_vocab;
 };
 
+namespace pys {
+
+// Worker threads of the CPU backend that stay from one decode to the next. Contexts that compute in turns share them,
+// so that none of them waits for work, which takes a core, while another computes.
+class workers {
+public:
+    workers() = default;
+    ~workers();
+    workers(const workers &) = delete;
+    workers & operator=(const workers &) = delete;
+
+    // Takes care that there are enough for this many threads, the caller included; alone it needs none.
+    void reach(int32_t n_threads);
+
+    // While it lives, a context has the threads for itself.
+    class lease {
+    public:
+        lease(workers & lender, llama_context * context);
+        ~lease();
+        lease(const lease &) = delete;
+        lease & operator=(const lease &) = delete;
+
+    private:
+        std::lock_guard<std::mutex> alone_;
+        workers & lender_;
+    };
+
+private:
+    std::mutex busy_;
+    std::vector<ggml_threadpool_t> pools_; // the last one works; ggml may still look at the others, which sleep
+    int32_t n_threads_ = 1;
+};
+
+} // namespace pys
+
 struct pys_context {
-    llama_context * ctx;
-    llama_batch_ext * batch;
-    llama_memory_t memory; // null for models without memory
-    int32_t n_vocab;
+    llama_context * ctx = nullptr;
+    llama_batch_ext * batch = nullptr;
+    llama_memory_t memory = nullptr; // null for models without memory
+    int32_t n_vocab = 0;
     int32_t n_rows = 0;    // logits rows of the last decode
     int32_t n_entries = 0; // entries of the last decode
     std::vector<bool> keeps_layer;
@@ -58,6 +95,7 @@ struct pys_context {
     bool keeps_output_states = false;
     std::map<llama_seq_id, llama_sampler *> selectors; // top-k chains that run on the device
     std::atomic<int32_t> abort_requested{0};
+    std::shared_ptr<pys::workers> workers;
 };
 
 namespace pys {

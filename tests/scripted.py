@@ -162,7 +162,7 @@ def make_draft_simple(
     made: list[FakeTarget] = []
     size = n_vocab if n_vocab is not None else target.n_vocab
 
-    def context(_model: Any, config: ContextConfig) -> FakeTarget:
+    def context(_model: Any, config: ContextConfig, *, target: Any) -> FakeTarget:  # noqa: ARG001 - a context's
         made.append(
             FakeTarget(
                 logits,

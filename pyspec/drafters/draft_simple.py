@@ -50,7 +50,7 @@ class DraftSimple(ModelDrafter):
             msg = f"{model.path.name} is no language model by itself; it is made for {drafter_for(model)}."
             raise UnsupportedError(msg)
         require_vocabulary(resources, model)
-        self._context = Context(model, self._config(model, resources))
+        self._context = Context(model, self._config(model, resources), target=resources.target)
         if self._context.memory.rollback is RollbackKind.NONE:
             self._context.close()
             msg = f"The draft model {model.path.name} has no memory, so it cannot draft token by token."

@@ -41,7 +41,8 @@ class Context:
     Args:
         model: The model; it must stay open.
         config: Sizes and types.
-        target: The context that a draft model borrows weights or memory from; it must stay open.
+        target: The context that a draft model drafts for. They compute in turns, with the same threads; some draft
+            models borrow its weights or memory. It must stay open.
         next_n: Run the model's next-n (MTP) layers instead of the model.
 
     Raises:
