@@ -180,6 +180,7 @@ class Simulation:
         noise: Spread of the times, as a share.
         load: Position to a factor on all times.
         other: Seconds of a round beside decodes and drafts.
+        turn: Seconds that a decode takes longer after one of another number of entries.
     """
 
     column: str
@@ -188,6 +189,7 @@ class Simulation:
     noise: float = 0.05
     load: Callable[[int], float] = lambda _position: 1.0
     other: float = 150e-6
+    turn: float = 0.0
 
     def curve(self) -> CostCurve:
         return CostCurve(Level(), curve_of(self.column))
@@ -199,7 +201,7 @@ class Simulation:
         for seq_id, history in enumerate(histories):
             proposer.begin(seq_id, history)  # type: ignore[attr-defined]
         clock.now, n_rounds, n_emitted = 0.0, 0, 0
-        running = range(self.n_slots)
+        running, n_before = range(self.n_slots), 0
         while n_emitted < self.n_slots * self.n_tokens:
             began, n_rounds = clock.now, n_rounds + 1
             requests = [
@@ -214,7 +216,8 @@ class Simulation:
             clock.now = began + (drafted - began) * self.load(len(histories[running[0]]))
             drafted = clock.now
             n_entries = len(running) + sum(len(proposal.draft.tokens) for proposal in proposals)
-            clock.now += curve.seconds(n_entries) * slow
+            clock.now += (curve.seconds(n_entries) + (self.turn if n_entries != n_before else 0.0)) * slow
+            n_before = n_entries
             decoded = Decoded(n_entries, reading=False, seconds=clock.now - drafted)
             clock.now += self.other
             seconds = {"draft": drafted - began, "verify": decoded.seconds, "total": clock.now - began}
@@ -234,20 +237,26 @@ class Simulation:
         return Played(clock.now, n_emitted, n_rounds)
 
     def auto(
-        self, make: Callable[[Clock], list[Any]], *, times: Mapping[int, float] | None = None, **options: Any
+        self,
+        make: Callable[[Clock], list[Any]],
+        *,
+        times: Mapping[int, float] | None = None,
+        turn: float = 0.0,
+        **options: Any,
     ) -> tuple[Played, Controller]:
         """Play with the controller, which knows the machine's curve from a calibration.
 
         Args:
             make: Returns the drafters.
             times: How many times as long as it should a decode of so many rows took then; others were not measured.
+            turn: What turns seemed to cost then.
             options: Of the controller.
         """
         clock, rows = Clock(), (1, 2, 3, 4, 5, 8, 9, 16, *((32,) if self.n_slots > 1 else ()))
         known = {n: self.curve().seconds(n) * factor for n, factor in (times or dict.fromkeys(rows, 1.0)).items()}
         drafters = make(clock)
         steps = {drafter.name: {k: drafter.fixed + k * drafter.step for k in (1, 4)} for drafter in drafters}
-        costs = Costs(known, {name: points for name, points in steps.items() if points[4] > points[1]})
+        costs = Costs(known, {name: points for name, points in steps.items() if points[4] > points[1]}, turn)
         controller = Controller(drafters, Memory(), costs=costs, clock=clock, **options)  # type: ignore[arg-type]
         return self.play(controller, clock), controller
 

@@ -39,7 +39,7 @@ _EXPLORE = 0.01  # of the time
 _HOPE = 0.8  # chance of a token of a drafter that costs time, so that it can start at all
 _ADVANCE = 30  # plain rounds, whose share may be spent before they were played: trying early costs least
 _SAFE = 1.5  # what is tried may cost more than expected
-_CHEAP = 0.02  # of a plain decode: a drafter that takes longer has to be worth it
+_CHEAP = 0.05  # of a plain decode: a drafter that takes longer has to be worth it
 _OFTEN = 3  # times that a lookup was slow
 _IDLE, _SELDOM = 16, 3  # after so many rounds without a draft, one round in so many looks for one
 _TIMED = 8  # each so many rounds, the lookups are timed one by one
@@ -178,7 +178,7 @@ class Controller(Chain):
 
     def _opened(self, requests: Sequence[DraftRequest]) -> Market:
         verify, memory = self.costs.verify, self._memory
-        prices = Prices(verify, requests[0].n_entries, len(requests), self.costs.overhead)
+        prices = Prices(self.costs, requests[0].n_entries, len(requests))
         return Market(requests, prices, self._restoring, verify, together=not memory.one_ubatch)
 
     # Who drafts

@@ -133,7 +133,7 @@ class Market:
         found = best_lengths(
             [() if each is None else each.path for each in best],
             [each is not None and each.drawn for each in best],
-            lambda lengths: self.verify_seconds(lengths) + beside,
+            lambda lengths: self.verify_seconds(lengths) + beside + (self.prices.way_back if any(lengths) else 0.0),
             self.restoring,
         )
         return [
@@ -145,7 +145,7 @@ class Market:
         """Return what decoding drafts of these lengths takes; see ``speculation.verify.decodes``."""
         seconds, n_entries = self._verify.seconds, self.prices.n_entries
         if self._together:
-            return seconds(n_entries + sum(lengths))
+            return seconds(n := n_entries + sum(lengths)) + self.prices.turn(n)
         each = n_entries / len(lengths)
         groups = {length: lengths.count(length) for length in lengths}
         return sum(seconds(max(1, round(n * (each + length)))) for length, n in groups.items())
@@ -199,7 +199,7 @@ class Market:
                 n_expected += sum(candidate.path[:length])
                 if length < len(draft.tokens):
                     draft = draft.cut(length)
-            expected = Expectation(name, length, n_expected, seconds, self.prices.base.seconds, explores)
+            expected = Expectation(name, length, n_expected, seconds, self.prices.plain, explores)
             proposals.append(Proposal(draft, name, expected))
         return proposals
 

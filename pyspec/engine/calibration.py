@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspec.drafters.controller import Controller
 from pyspec.drafters.registry import options_of
@@ -27,11 +27,12 @@ from pyspec.llama.devices import devices, library_info
 from pyspec.llama.model import Model
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.config import Speculation
-from pyspec.speculation.costs import Costs
+from pyspec.speculation.costs import Costs, without_turn
 from pyspec.speculation.draft import Drafter, DraftRequest, Needs
 from pyspec.speculation.target import Target
 
 _logger = logging.getLogger(__name__)
+Measured = TypeVar("Measured")
 
 ROWS = (1, 4, 2, 8, 3, 16, 5, 9)  # what matters most first
 MANY_ROWS = (32, 64)  # where several sequences share a decode
@@ -40,7 +41,7 @@ _SECONDS = 0.6  # for decodes
 _DRAFT_SECONDS = 0.3
 _MOST_PASSES = 3
 _STEPS = (1, 4)
-_VERSION = 1
+_VERSION = 2
 _TOKEN = 0  # any will do
 _N_READ = 4  # tokens that a drafter reads before
 
@@ -61,7 +62,7 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
     controller = Controller(
         drafters,
         context.memory,
-        costs=Costs(known["verify"], points),
+        costs=Costs(known["verify"], points, known["turn"]),
         n_max=speculation.n_max,
         farewell=file.write if is_complete else None,  # the next engine may have more luck
     )
@@ -71,13 +72,15 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
 
 def _measured(drafters: Sequence[Drafter], context: Context, n_slots: int) -> tuple[dict[str, Any], bool]:
     """Return what can be measured, and whether nothing failed: that must not stop an engine from being made."""
-    rows = _tried(functools.partial(measured_rows, context, n_slots), context.model.path.name)
+    measured = _tried(functools.partial(measured_rows, context, n_slots), context.model.path.name)
+    rows, turn = measured or ({}, 0.0)
     drafts = {each.name: _tried(functools.partial(measured_drafts, each), each.name) for each in drafters}
-    known = {"verify": rows or {}, "drafts": {name: drafts[name] or {} for name in drafts}, "acceptance": []}
-    return known, rows is not None and None not in drafts.values()
+    found = {name: points or {} for name, points in drafts.items()}
+    known = {"verify": rows, "turn": turn, "drafts": found, "acceptance": []}
+    return known, measured is not None and None not in drafts.values()
 
 
-def _tried(measure: Callable[[], dict[int, float]], what: str) -> dict[int, float] | None:
+def _tried(measure: Callable[[], Measured], what: str) -> Measured | None:
     """Return a measurement, or None when it fails."""
     try:
         return measure()
@@ -88,8 +91,8 @@ def _tried(measure: Callable[[], dict[int, float]], what: str) -> dict[int, floa
 
 def measured_rows(
     target: Target, n_slots: int = 1, *, limit: float = _SECONDS, clock: Callable[[], float] = time.perf_counter
-) -> dict[int, float]:
-    """Return rows to seconds of a decode, as far as that can be measured in time.
+) -> tuple[dict[int, float], float]:
+    """Return rows to seconds of a decode, as far as that can be measured in time, and what a turn costs (``costs``).
 
     Args:
         target: Its memory is empty before and after.
@@ -102,17 +105,27 @@ def measured_rows(
     """
     most = min(target.n_batch, target.n_ubatch, target.n_outputs_max, target.n_ctx_seq)
     wanted = [n for n in (*ROWS, *MANY_ROWS) if n <= most and (n <= max(ROWS) or n <= _ROWS_PER_SLOT * n_slots)]
-    timed_decode(target, 1, clock)  # the first one is slower, by far if it reads the weights from a disk
+    last = min(2, most)
+    timed_decode(target, last, clock)  # the first one is slower, by far if it reads the weights from a disk
     began = clock()
-    least: dict[int, float] = {}
+    turned: dict[int, float] = {}
+    again: dict[int, float] = {}  # right after another one of so many rows
     for _ in range(_MOST_PASSES):
         for n in wanted:
-            expected = least.get(n, least.get(1, 0.0) * n)
+            expected = turned.get(n, turned.get(1, 0.0) * n)
             if clock() - began + expected > limit:
                 continue
-            seconds = timed_decode(target, n, clock)
-            least[n] = min(seconds, least.get(n, seconds))  # what else runs only makes it longer
-    return least
+            for _ in range(2 if n == 1 else 1):
+                _keep_least(again if n == last else turned, n, timed_decode(target, n, clock))
+                last = n
+    turn = max(0.0, turned[1] - again[1]) if turned.keys() & again.keys() else 0.0
+    rows = {n: without_turn(seconds, turn) for n, seconds in turned.items()}
+    return {**rows, **again}, turn
+
+
+def _keep_least(times: dict[int, float], n: int, seconds: float) -> None:
+    """Keep the shortest time: what else runs only makes it longer."""
+    times[n] = min(seconds, times.get(n, seconds))
 
 
 def timed_decode(target: Target, n_rows: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -203,6 +216,7 @@ class Remembered:
                 return None
             return {
                 "verify": _curve(found["verify"]),
+                "turn": _duration(found["turn"]),
                 "drafts": {str(name): _curve(points) for name, points in found["drafts"].items()},
                 "acceptance": _checked(found["acceptance"]),
             }
@@ -255,6 +269,18 @@ def _checked(known: list[list[Any]]) -> list[list[Any]]:
     """
     Acceptance().load(known)
     return known
+
+
+def _duration(value: Any) -> float:
+    """Return seconds, 0 included.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if not 0.0 <= float(value) < float("inf"):
+        msg = "a time is negative or infinite"
+        raise ValueError(msg)
+    return float(value)
 
 
 def _curve(points: Mapping[str, Any]) -> dict[int, float]:

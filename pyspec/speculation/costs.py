@@ -8,6 +8,9 @@ A point that moves takes the others along, by its share of the recent observatio
 
     only 1 row is observed, and takes 20 % longer      every count is taken to cost 20 % more
     1 and 4 rows are observed in turns, only 4 moves   the others go along by half of it (of its logarithm)
+
+A decode takes longer when the one before it had another number of entries: llama.cpp builds its graph anew. That is the
+*turn*, and curves do not contain it. A draft between plain rounds costs two: to its rows and back.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ TYPICAL = {1: 0.010, 2: 0.0145, 3: 0.0195, 4: 0.0215, 5: 0.029, 8: 0.040, 9: 0.0
 _WINDOW = 9  # observations of a median
 _N_SEEDS = 1  # what is assumed counts like so many observations; so the first one counts if it is cheaper
 _DOUBT_SEEN, _DOUBT_NEVER_SEEN = 0.25, 0.75
+_USUAL = 0.4  # of the observations
+_LEAST_OF_TURNED = 0.5  # of a decode is not the turn
 _FADE = 0.95  # of the weight of an observation, per later one
 _FRESH = 256  # observations
 
@@ -73,7 +78,11 @@ class Level:
         self._total = self._total * _FADE + 1.0
         point.weight = point.weight * _FADE ** (self.n_seen - point.at) + 1.0
         point.at = self.n_seen
-        return min(1.0, point.weight / self._total)
+        return self.share_of(point)
+
+    def share_of(self, point: _Point) -> float:
+        """Return a point's share of the recent observations."""
+        return min(1.0, point.weight * _FADE ** (self.n_seen - point.at) / self._total)
 
 
 class CostCurve:
@@ -100,6 +109,11 @@ class CostCurve:
     def points(self) -> dict[int, float]:
         """Count to seconds now, where something was measured."""
         return {n: self._points[n].typical * self._level.value for n in self._counts}
+
+    def is_usual(self, count: int) -> bool:
+        """Return whether most of the recent observations were of this count."""
+        point = self._points.get(count)
+        return point is not None and point.at >= 0 and self._level.share_of(point) > _USUAL
 
     def doubt(self, count: int) -> float:
         """Return the share that a count may cost less than is thought.
@@ -232,19 +246,27 @@ class Costs:
     Args:
         verify: Rows of a verify batch to seconds; see ``TYPICAL`` for what is too little.
         drafts: Per drafter, steps to seconds.
+        turn: Seconds that a decode takes longer after one with another number of entries.
 
     Attributes:
         level: What all curves share.
         verify: Seconds of a decode by its entries; decodes with pieces of prompts do not count.
         drafts: Per drafter what its calls cost.
+        n_entries: Entries of the last decode.
     """
 
     def __init__(
-        self, verify: Mapping[int, float] | None = None, drafts: Mapping[str, Mapping[int, float]] | None = None
+        self,
+        verify: Mapping[int, float] | None = None,
+        drafts: Mapping[str, Mapping[int, float]] | None = None,
+        turn: float = 0.0,
     ) -> None:
         self.level = Level()
         self.verify = CostCurve(self.level, _guessed(verify or {}))
         self.drafts = {name: DraftCost(self.level, points) for name, points in (drafts or {}).items()}
+        self.n_entries = 0
+        self._turns = [turn]
+        self._turn = turn
         self._overhead: list[float] = []
         self._checkpoint: list[float] = []
         self._other = 0.0
@@ -254,6 +276,11 @@ class Costs:
     def overhead(self) -> float:
         """Seconds of a round beside drafts, decodes and checkpoints."""
         return self._other
+
+    @property
+    def turn(self) -> float:
+        """Seconds that a decode takes longer after one with another number of entries."""
+        return max(0.0, self._turn) * self.level.value
 
     @property
     def checkpoint(self) -> float:
@@ -274,11 +301,11 @@ class Costs:
             seconds: Its stages.
             saved: A checkpoint was taken or restored in it.
         """
+        if any(decoded.reading for decoded in decodes):
+            self.n_entries = decodes[-1].n_entries
+            return False
         for decoded in decodes:
-            if decoded.reading:
-                return False
-        for decoded in decodes:
-            self.verify.observe(decoded.n_entries, decoded.seconds)
+            self._take_decode(decoded)
         rest = max(0.0, seconds["total"] - seconds["draft"] - seconds["verify"])
         if saved:
             self._saving = _taken_in(self._checkpoint, rest)
@@ -286,9 +313,26 @@ class Costs:
             self._other = _taken_in(self._overhead, rest)
         return True
 
+    def _take_decode(self, decoded: Decoded) -> None:
+        """Take in a decode; one after a turn tells what turns cost, if what it costs without is well known."""
+        count, seconds = decoded.n_entries, decoded.seconds
+        turned, self.n_entries = count != self.n_entries, count
+        if turned and self.verify.is_usual(count):
+            self._turn = _taken_in(self._turns, (seconds - self.verify.seconds(count)) / self.level.value)
+            return
+        if turned:
+            seconds = without_turn(seconds, self.turn)
+        self.verify.observe(count, seconds)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what is known, for JSON."""
-        return {"verify": self.verify.points, "drafts": {name: cost.points for name, cost in self.drafts.items()}}
+        drafts = {name: cost.points for name, cost in self.drafts.items()}
+        return {"verify": self.verify.points, "turn": self.turn, "drafts": drafts}
+
+
+def without_turn(seconds: float, turn: float) -> float:
+    """Return what a decode takes without the turn before it."""
+    return max(_LEAST_OF_TURNED * seconds, seconds - turn)
 
 
 def _guessed(verify: Mapping[int, float]) -> Mapping[int, float]:

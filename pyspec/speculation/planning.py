@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pyspec.speculation.costs import CostCurve
+    from pyspec.speculation.costs import Costs
 
 _LEAST = 1e-3  # chances below it are not worth a thought
 MARGIN = 1.05
@@ -215,31 +215,44 @@ class Judge:
 class Prices:
     """What the rows of one round cost, looked up when they are needed.
 
+    A *turn* is what a decode takes longer when the one before had another number of entries. A draft pays for the way
+    back to plain decoding too, unless the round would have to pay for that anyway.
+
     Args:
-        verify: Seconds of a decode.
+        costs: Of the machine.
         n_entries: Entries of the round's decode without drafts.
         n_sequences: Its sequences.
-        other: Seconds of a round beside decodes and drafts.
 
     Attributes:
         n_entries: See above.
         base: The round without drafts.
+        plain: Seconds of such a round after others like it.
+        way_back: The turn after a draft.
     """
 
-    __slots__ = ("_extra", "_seconds", "base", "n_entries")
+    __slots__ = ("_bare", "_extra", "_last", "_seconds", "base", "n_entries", "plain", "way_back")
 
-    def __init__(self, verify: CostCurve, n_entries: int, n_sequences: int, other: float) -> None:
-        self._seconds = verify.seconds
+    def __init__(self, costs: Costs, n_entries: int, n_sequences: int) -> None:
+        self._seconds = costs.verify.seconds
+        self._last = costs.n_entries
+        self.way_back = costs.turn
         self._extra: list[float] = [0.0]
         self.n_entries = n_entries
-        self.base = Base(n_sequences, verify.seconds(n_entries) + other)
+        self._bare = self._seconds(n_entries)
+        self.plain = self._bare + costs.overhead
+        self.base = Base(n_sequences, self.plain + self.turn(n_entries))
+
+    def turn(self, n_entries: int) -> float:
+        """Return what a decode of so many entries takes longer because of the one before."""
+        return 0.0 if n_entries == self._last else self.way_back
 
     def more_rows(self, n_rows: int) -> list[float]:
         """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
         extra = self._extra
         if len(extra) <= n_rows:
-            bare = self._seconds(self.n_entries)
-            extra += [self._seconds(self.n_entries + n) - bare for n in range(len(extra), n_rows + 1)]
+            beside = self.way_back - self.turn(self.n_entries) - self._bare
+            counts = range(self.n_entries + len(extra), self.n_entries + n_rows + 1)
+            extra += [self._seconds(n) + self.turn(n) + beside for n in counts]
         return extra
 
     def shared(self, n_rows: int, n_sequences: int) -> list[float]:

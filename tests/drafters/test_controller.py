@@ -14,7 +14,7 @@ from pyspec.drafters.controller import Controller
 from pyspec.drafters.paid import PaidDrafter
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
-from pyspec.speculation.costs import CostCurve, Costs, Level
+from pyspec.speculation.costs import Costs
 from pyspec.speculation.draft import FREELY, Candidates, Draft, Drafting, DraftRequest, Proposal
 from pyspec.speculation.planning import TRIMS, Prices
 from tests.simulation import (
@@ -101,6 +101,22 @@ def test_never_slower_than_plain_and_as_fast_as_the_best_fixed(scenario: str, co
     assert played.rate >= 0.97 * simulation.plain()
     assert played.rate >= 0.97 * best, which
     assert controller.explored_seconds <= 0.01 * played.seconds
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("scenario", ["copies", "strong lookup", "useless lookup", "becomes useless", "several"])
+def test_turning_from_one_number_of_rows_to_another_may_be_dear(scenario: str, known: bool) -> None:  # noqa: FBT001 - a case
+    """As where llama.cpp's graph for another number of rows takes a fifth of a plain decode to build."""
+    simulation = Simulation("Q4_1", turn=0.2 * COLUMNS["Q4_1"][0])
+
+    def make(clock: Clock) -> list[Any]:
+        return [each(simulation, clock) for each in SCENARIOS[scenario]]
+
+    played, controller = simulation.auto(make, turn=simulation.turn if known else 0.0)
+    assert played.rate >= 0.97 * simulation.plain()
+    assert played.rate >= 0.95 * simulation.best_fixed(make, (1, 2, 3, 7))[0]  # a fixed length hardly turns
+    if scenario == "copies":  # others hardly turn, or turn so often that nothing is usual
+        assert controller.costs.turn == pytest.approx(simulation.turn, rel=0.5)
 
 
 def test_when_the_machine_slows_down_the_choice_stays_right() -> None:
@@ -300,7 +316,7 @@ def test_a_prompt_that_was_not_read_costs_time(reads_late: bool) -> None:  # noq
     drafter.reads_late = reads_late
     paid = PaidDrafter(drafter, Costs(curve_of("F16")), Acceptance())
     request = DraftRequest(0, list(range(500)), 500, 500, 8)
-    offer = paid.offer(8, 1, Prices(CostCurve(Level(), curve_of("F16")), 1, 1, 0.0), TRIMS)
+    offer = paid.offer(8, 1, Prices(Costs(curve_of("F16")), 1, 1), TRIMS)
     paid.begin(0, 500)
     assert (paid.waiting(request, offer) > 0.0) is reads_late
     paid.heard[0] = 500  # it was asked

@@ -68,7 +68,7 @@ def test_what_one_engine_measured_is_the_next_ones(
     measured: list[str] = []
     measured_rows = calibration.measured_rows
 
-    def counted(target: Any, *arguments: Any) -> dict[int, float]:
+    def counted(target: Any, *arguments: Any) -> tuple[dict[int, float], float]:
         measured.append(target.model.path.name)
         return measured_rows(target, *arguments)
 

@@ -55,10 +55,12 @@ def timed(takes: Callable[[int, int], float], size: int = 64, **sizes: Any) -> T
 
 
 def test_of_several_passes_the_least_counts() -> None:
-    n_rows = len(ROWS)
+    n_rows = len(ROWS) + 1  # one row twice
     slow = {0: 3.0, 1: 1.0, 2: 2.0}  # by pass; what else runs only makes it longer
     target = timed(lambda n, i: 1e-5 * (10 + n) * slow.get((i - 1) // n_rows, 1.0))
-    assert measured_rows(target, clock=target.clock) == pytest.approx({n: 1e-5 * (10 + n) for n in ROWS})
+    rows, turn = measured_rows(target, clock=target.clock)
+    assert rows == pytest.approx({n: 1e-5 * (10 + n) for n in ROWS})
+    assert turn == pytest.approx(0.0, abs=1e-9)
     assert target.n_decodes == 1 + 3 * n_rows
     assert all(decoded.n_outputs == len(decoded.tokens) for decoded in target.decodes)
 
@@ -71,35 +73,50 @@ def test_tokens_differ_so_that_experts_do() -> None:
 
 def test_the_first_decode_does_not_count_however_slow_it_is() -> None:
     target = timed(lambda n, i: 1e-5 * n if i else 30.0)
-    assert measured_rows(target, clock=target.clock) == pytest.approx({n: 1e-5 * n for n in ROWS})
+    assert measured_rows(target, clock=target.clock)[0] == pytest.approx({n: 1e-5 * n for n in ROWS})
+
+
+def test_what_a_turn_costs_is_measured_and_taken_off() -> None:
+    last: list[int] = []
+
+    def takes(n: int, _i: int) -> float:
+        turned = bool(last) and last[-1] != n
+        last.append(n)
+        return 1e-5 * (10 + n) + 3e-5 * turned
+
+    target = timed(takes)
+    rows, turn = measured_rows(target, clock=target.clock)
+    assert turn == pytest.approx(3e-5)
+    assert rows == pytest.approx({n: 1e-5 * (10 + n) for n in ROWS})
 
 
 @given(st.floats(1e-5, 0.5), st.floats(0.0, 1.0), st.floats(0.01, 2.0))
 def test_nothing_begins_that_would_pass_the_limit(one: float, slope: float, limit: float) -> None:
     """The first decodes of one row are always made: without them nothing is known."""
     target = timed(lambda n, _i: one * (1 + slope * (n - 1)))
-    found = measured_rows(target, limit=limit, clock=target.clock)
-    assert target.clock.now <= one + max(one, limit) + 1e-9
+    found, _turn = measured_rows(target, limit=limit, clock=target.clock)
+    two = one * (1 + slope)
+    assert target.clock.now <= two + max(one, limit) + one + 1e-9  # a single row is decoded twice
     assert found[1] == pytest.approx(one)
 
 
 def test_where_time_is_short_what_matters_most_is_measured() -> None:
     target = timed(lambda n, _i: 0.1 * n)
-    assert list(measured_rows(target, limit=0.61, clock=target.clock)) == [1, 4]
-    assert target.n_decodes == 1 + 3  # another one of a single row fits
+    assert list(measured_rows(target, limit=0.61, clock=target.clock)[0]) == [1, 4]
+    assert target.n_decodes == 1 + 3
 
 
 @pytest.mark.parametrize("size", ["n_ctx_seq", "n_batch", "n_ubatch", "n_outputs_max"])
 @pytest.mark.parametrize("limit", [1, 3, 9])
 def test_no_more_rows_than_any_size_allows(size: str, limit: int) -> None:
     target = timed(lambda _n, _i: 1e-5, **{size: limit})
-    assert sorted(measured_rows(target, 8, clock=target.clock)) == [n for n in sorted(ROWS) if n <= limit]
+    assert sorted(measured_rows(target, 8, clock=target.clock)[0]) == [n for n in sorted(ROWS) if n <= limit]
 
 
 @pytest.mark.parametrize(("n_slots", "most"), [(1, 16), (3, 16), (4, 32), (7, 32), (8, 64), (64, 64)])
 def test_many_rows_are_for_many_slots(n_slots: int, most: int) -> None:
     target = timed(lambda _n, _i: 1e-5, n_seq_max=n_slots)
-    found = measured_rows(target, n_slots, clock=target.clock)
+    found, _turn = measured_rows(target, n_slots, clock=target.clock)
     assert sorted(found) == [n for n in sorted((*ROWS, *MANY_ROWS)) if n <= most]
 
 
@@ -198,7 +215,7 @@ KEY = {"model": "m", "machine": ["cpu"], "n_cpus": 2}
 
 
 def learned() -> tuple[Costs, Acceptance]:
-    costs, acceptance = Costs({1: 0.5, 4: 0.75}, {"draft-simple": {1: 0.25, 4: 0.5}}), Acceptance()
+    costs, acceptance = Costs({1: 0.5, 4: 0.75}, {"draft-simple": {1: 0.25, 4: 0.5}}, 0.125), Acceptance()
     for i in range(5):
         acceptance.learn(0, "suffix", i, 12.0, right=i < 4)
     return costs, acceptance
@@ -218,6 +235,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     costs, acceptance = learned()
     assert file.read() == {
         "verify": {1: 0.5, 4: 0.75},
+        "turn": 0.125,
         "drafts": {"draft-simple": {1: 0.25, 4: 0.5}},
         "acceptance": acceptance.known(),
     }
@@ -244,7 +262,7 @@ def test_half_a_file_counts_for_nothing(tmp_path: Path) -> None:
 
 
 DAMAGED: Mapping[str, list[Any]] = {
-    "version": [0, 2, "1", None],
+    "version": [0, 1, "2", None],
     "key": [{**KEY, "n_cpus": 3}, {}, None],
     "verify": [
         *({"1": took} for took in (0, -1.0, None, "x", float("inf"), float("nan"), 10**400)),
@@ -253,6 +271,7 @@ DAMAGED: Mapping[str, list[Any]] = {
         None,
         "x",
     ],
+    "turn": [-1.0, float("nan"), float("inf"), None, "x", {}],
     "drafts": [{"suffix": {"1": -1}}, {"suffix": 1}, [], None],
     "acceptance": [
         None,
@@ -277,7 +296,7 @@ def test_a_file_with_something_wrong_in_it_counts_for_nothing(tmp_path: Path, ke
     assert written(tmp_path / "costs", **{key: value}).read() is None
 
 
-@pytest.mark.parametrize("key", ["version", "key", "verify", "drafts", "acceptance"])
+@pytest.mark.parametrize("key", ["version", "key", "verify", "turn", "drafts", "acceptance"])
 def test_a_file_that_lacks_something_counts_for_nothing(tmp_path: Path, key: str) -> None:
     file, path = written(tmp_path / "costs"), tmp_path / "costs"
     content = json.loads(path.read_text(encoding="utf-8"))

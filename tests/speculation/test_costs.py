@@ -224,7 +224,36 @@ def test_what_a_round_takes_beside_is_its_overhead_and_checkpoints_are_what_come
 def test_what_is_known_can_be_written_down() -> None:
     costs = Costs({1: 1.0, 4: 2.0}, {"draft-simple": {1: 0.1}})
     costs.draft("other").observe(3, 2, 0.5)
-    assert costs.to_dict() == {"verify": {1: 1.0, 4: 2.0}, "drafts": {"draft-simple": {1: 0.1}, "other": {}}}
+    drafts = {"draft-simple": {1: 0.1}, "other": {}}
+    assert costs.to_dict() == {"verify": {1: 1.0, 4: 2.0}, "turn": 0.0, "drafts": drafts}
     again = Costs(costs.to_dict()["verify"], costs.to_dict()["drafts"])
     assert again.draft("draft-simple").points == {1: 0.1}
     assert again.draft("other").seconds(2, 1, again.verify) == 0.0
+
+
+# Turns
+
+
+def test_what_turns_cost_is_learned_and_is_no_part_of_what_rows_cost() -> None:
+    costs = Costs({1: 1.0, 4: 2.0})
+    for _ in range(40):
+        for n_entries, took in ((4, 2.25), (1, 1.25), (1, 1.0), (1, 1.0), (1, 1.0)):
+            costs.take([Decoded(n_entries, reading=False, seconds=took)], PLAIN, saved=False)
+    assert costs.turn == pytest.approx(0.25)
+    assert costs.verify.seconds(1) == pytest.approx(1.0)
+    assert costs.verify.seconds(4) == pytest.approx(2.0, rel=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), seconds), max_size=60), st.floats(0.0, 3.0))
+def test_times_are_never_negative_whatever_turns_seem_to_cost(decodes: list[tuple[int, float]], turn: float) -> None:
+    costs = Costs({1: 1.0, 4: 2.0}, turn=turn)
+    for n_entries, took in decodes:
+        costs.take([Decoded(n_entries, reading=False, seconds=took)], PLAIN, saved=False)
+        assert costs.turn >= 0.0
+        assert all(costs.verify.seconds(n) > 0.0 for n in range(1, 8))
+
+
+def test_after_a_prompt_there_is_a_turn() -> None:
+    costs = Costs({1: 1.0, 4: 2.0})
+    costs.take([Decoded(64, reading=True, seconds=9.0)], PLAIN, saved=False)
+    assert costs.n_entries == 64

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyspec.speculation.costs import CostCurve, Level
+from pyspec.speculation.costs import Costs
 from pyspec.speculation.planning import MARGIN, TRIMS, Base, Judge, Plan, Prices, Restoring, best_lengths, best_prefix
 
 chances = st.floats(0.01, 0.99)
@@ -194,14 +194,29 @@ def test_the_judge_ends_with_the_limit_and_asks_with_the_tokens_number() -> None
 
 
 def test_prices_are_what_further_rows_cost() -> None:
-    verify = CostCurve(Level(), {1: 1.0, 2: 1.5, 4: 2.0, 8: 6.0})
-    prices = Prices(verify, 2, 2, 0.25)
-    assert prices.base == Base(2, 1.75)
-    assert prices.base.rate == 2 / 1.75
+    prices = Prices(Costs({1: 1.0, 2: 1.5, 4: 2.0, 8: 6.0}), 2, 2)
+    assert prices.base == Base(2, 1.5)
+    assert prices.base.rate == 2 / 1.5
     assert prices.more_rows(2) == [0.0, 0.25, 0.5]
     assert prices.more_rows(4)[:5] == [0.0, 0.25, 0.5, 1.5, 2.5]
     assert prices.more_rows(0)[0] == 0.0
     assert prices.shared(2, 2) == [0.0, 0.25, 1.25]
+
+
+def test_a_draft_pays_for_turns_to_its_rows_and_back() -> None:
+    costs = Costs({1: 1.0, 2: 1.5, 4: 2.0, 8: 6.0}, turn=0.125)
+
+    def after(n_entries: int) -> Prices:
+        costs.n_entries = n_entries
+        return Prices(costs, 1, 1)
+
+    plain, same, other = after(1), after(3), after(4)
+    assert plain.base.seconds == 1.0
+    assert plain.more_rows(3) == [0.0, 0.75, 1.0, 1.25]
+    assert same.base.seconds == other.base.seconds == 1.125  # who turned has to turn back
+    assert same.plain == 1.0
+    assert same.more_rows(3) == [0.0, 0.625, 0.75, 1.125]  # again 3 rows: no turn
+    assert other.more_rows(3) == [0.0, 0.625, 0.875, 1.0]
 
 
 def test_a_plan_is_worth_less_where_a_second_is_worth_more() -> None:
