@@ -179,7 +179,10 @@ class ContextConfig:
         offload_kqv: Keep memory on the device of its layer.
         op_offload: Send large host operations to a device.
         swa_full: Keep all positions of sliding-window layers, so that they can be trimmed like any other.
-        kv_unified: One buffer shared by all sequences.
+        kv_unified: One buffer shared by all sequences, so that any of them can be decoded together at once; else
+            sequences whose numbers are apart, or with drafts of unequal length, are computed one after the other. None:
+            an engine with several slots has one, unless it shifts full contexts; a context by itself has none.
+        n_ctx_seq: Most tokens of one sequence in a buffer that is shared; 0 means as many as there is room for.
         rope_freq_base: 0 means the model's.
         rope_freq_scale: 0 means the model's.
     """
@@ -198,7 +201,8 @@ class ContextConfig:
     offload_kqv: bool = True
     op_offload: bool = True
     swa_full: bool = True
-    kv_unified: bool = False
+    kv_unified: bool | None = None
+    n_ctx_seq: int = 0
     rope_freq_base: float = 0.0
     rope_freq_scale: float = 0.0
 
@@ -213,8 +217,11 @@ class ContextConfig:
         require_int("n_threads_batch", self.n_threads_batch, 0, MAX_THREADS)
         require_float("rope_freq_base", self.rope_freq_base, 0.0, 1e30)
         require_float("rope_freq_scale", self.rope_freq_scale, 0.0, 1e6)
-        for name in ("offload_kqv", "op_offload", "swa_full", "kv_unified"):
+        require_int("n_ctx_seq", self.n_ctx_seq, 0, MAX_INT32)
+        for name in ("offload_kqv", "op_offload", "swa_full"):
             require_bool(name, getattr(self, name))
+        if self.kv_unified is not None:
+            require_bool("kv_unified", self.kv_unified)
         if self.n_ubatch > self.n_batch:
             msg = f"n_ubatch ({self.n_ubatch}) must not be larger than n_batch ({self.n_batch})."
             raise ConfigError(msg)

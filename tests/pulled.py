@@ -34,7 +34,8 @@ class PulledEngine:
         cache_bytes: int = 0,
     ) -> None:
         wanted = checked_speculation(speculation)
-        plan = Plan(model, wanted, sized(model, context, wanted, n_slots), n_slots, n_prefill, n_keep, cache_bytes)
+        sizes = sized(model, context, wanted, n_slots, shifts=n_keep is not None)
+        plan = Plan(model, wanted, sizes, n_slots, n_prefill, n_keep, cache_bytes)
         self._workshop = plan.build(lambda: None)
         self.context, self.chain = self._workshop.context, self._workshop.chain
         self._admission = admission_of(self._workshop, wanted, shifts=n_keep is not None)

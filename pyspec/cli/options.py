@@ -126,6 +126,14 @@ class ContextOptions:
     type_v: Annotated[
         str, typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="Values, of the same types.")
     ] = "f16"
+    kv_unified: Annotated[
+        bool | None,
+        typer.Option(
+            "--kv-unified/--no-kv-unified",
+            "-kvu/-no-kvu",
+            help="One buffer, all of it for any slot, or one for each slot. By default one with a part for each.",
+        ),
+    ] = None
 
     def config(self) -> ContextConfig:
         """Return the settings of the context."""
@@ -140,6 +148,7 @@ class ContextOptions:
                 flash_attn=self.flash_attn.value,
                 type_k=self.type_k,
                 type_v=self.type_v,
+                kv_unified=self.kv_unified,
             )
 
 

@@ -202,6 +202,8 @@ def draft_context_config(
         n_batch=n_batch,
         n_ubatch=n_batch,
         n_seq_max=n_sequences,
+        kv_unified=n_sequences > 1,
+        n_ctx_seq=per_sequence,
         n_outputs_max=n_sequences * n_rows,
         n_threads=n_threads,
         type_k=types[0],

@@ -101,7 +101,7 @@ class Engine:
             raise UnsupportedError(msg)
         self.model = model
         self.speculation = checked_speculation(speculation)
-        self.context_config = sized(model, context, self.speculation, n_slots)
+        self.context_config = sized(model, context, self.speculation, n_slots, shifts=n_keep is not None)
         n_ubatch = self.context_config.n_ubatch
         prefill = min(_N_PREFILL, n_ubatch) if n_prefill is None else require_int("n_prefill", n_prefill, 1, 1 << 20)
         plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), n_keep, cache_bytes)

@@ -138,8 +138,17 @@ class Plan:
         return options
 
 
-def sized(model: Model, context: ContextConfig | None, speculation: Speculation, n_slots: int) -> ContextConfig:
-    """Choose what is left open of the context's sizes: tokens, sequences, logits rows, snapshots.
+def sized(
+    model: Model, context: ContextConfig | None, speculation: Speculation, n_slots: int, *, shifts: bool = False
+) -> ContextConfig:
+    """Choose what is left open of the context's sizes: tokens, sequences, buffers, logits rows, snapshots.
+
+    Args:
+        model: The target's model.
+        context: What is asked for.
+        speculation: The drafters.
+        n_slots: Requests at once.
+        shifts: Whether full contexts will be shifted, which a buffer that is shared does not allow.
 
     Raises:
         ConfigError: They do not fit together.
@@ -164,7 +173,7 @@ def sized(model: Model, context: ContextConfig | None, speculation: Speculation,
         msg = f"n_outputs_max must be at least n_slots, {n_slots}, a logits row for each; it is {n_outputs}."
         raise ConfigError(msg)
     chosen = dataclasses.replace(
-        config,
+        config if config.kv_unified is not None else _with_buffers(config, n_ctx, n_sequences, shared=not shifts),
         n_ctx=n_ctx,
         n_batch=n_batch,
         n_ubatch=min(config.n_ubatch, n_batch),
@@ -172,6 +181,14 @@ def sized(model: Model, context: ContextConfig | None, speculation: Speculation,
         n_outputs_max=max(n_outputs, n_sequences),
     )
     return with_snapshots(model, chosen, speculation)
+
+
+def _with_buffers(config: ContextConfig, n_ctx: int, n_sequences: int, *, shared: bool) -> ContextConfig:
+    """Return it with one buffer for several sequences, each of which may have an equal part."""
+    if n_sequences == 1 or not shared:
+        return dataclasses.replace(config, kv_unified=False)
+    part = n_ctx // n_sequences
+    return dataclasses.replace(config, kv_unified=True, n_ctx_seq=min(config.n_ctx_seq or part, part))
 
 
 def checked_speculation(speculation: Speculation | None) -> Speculation:

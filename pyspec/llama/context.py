@@ -88,7 +88,7 @@ class Context:
         # llama.cpp rounds sizes up; what was asked for is the limit all the same.
         asked = self.config.n_ctx or info.n_ctx
         self.n_ctx: int = min(info.n_ctx, asked)
-        self.n_ctx_seq: int = min(info.n_ctx_seq, asked if self.config.kv_unified else asked // info.n_seq_max)
+        self.n_ctx_seq: int = min(info.n_ctx_seq, _part(self.config, asked, info.n_seq_max))
         self.n_batch: int = info.n_batch
         self.n_ubatch: int = info.n_ubatch
         self.n_seq_max: int = info.n_seq_max
@@ -366,10 +366,15 @@ def _native_params(model: Model, config: ContextConfig) -> dict[str, object]:
         "offload_kqv": config.offload_kqv,
         "op_offload": config.op_offload,
         "swa_full": config.swa_full,
-        "kv_unified": config.kv_unified,
+        "kv_unified": bool(config.kv_unified),
         "rope_freq_base": config.rope_freq_base,
         "rope_freq_scale": config.rope_freq_scale,
     }
+
+
+def _part(config: ContextConfig, n_ctx: int, n_sequences: int) -> int:
+    """Return how many of the tokens one sequence may have."""
+    return min(n_ctx, config.n_ctx_seq or n_ctx) if config.kv_unified else n_ctx // n_sequences
 
 
 def _refuse_impossible_size(model: Model, config: ContextConfig, n_ctx: int) -> None:

@@ -211,7 +211,7 @@ class Memory:
     @property
     def shares_cells(self) -> bool:
         """Whether a sequence can be given a part of another one for nothing, by ``copy``."""
-        return self._context.config.kv_unified and not self._keeps_state and not self.one_ubatch
+        return bool(self._context.config.kv_unified) and not self._keeps_state and not self.one_ubatch
 
     @property
     def can_shift(self) -> bool:

@@ -28,8 +28,11 @@ class Said(NamedTuple):
 def real_engine(
     open_zoo: OpenZoo, pair: Pair, *, n_slots: int = 1, plain: bool = False, **options: Any
 ) -> Iterator[pyspec.Engine]:
-    """Make an engine with the drafters of a pair, or without any; one thread, so that results are exact."""
-    context = sizes(n_slots, n_ctx=N_CTX * n_slots)
+    """Make an engine with the drafters of a pair, or without any.
+
+    Results are exact: there is one thread, and slots do not share beginnings, which would be read in other portions.
+    """
+    context = sizes(n_slots, n_ctx=N_CTX * n_slots, kv_unified=False)
     speculation = None if plain else pair.speculation(open_zoo)
     with pyspec.Engine(
         open_zoo(pair.target), speculation=speculation, context=context, n_slots=n_slots, **options

@@ -35,7 +35,7 @@ WEATHER: Any = {
 
 @pytest.fixture(scope="module")
 def address(smollm2: Path) -> Iterator[str]:
-    flags = "-np 2 -c 2048 --alias small --spec-type ngram-simple --spec-ngram-simple-size-n 3"
+    flags = "-np 2 -c 2048 --no-kv-unified --alias small --spec-type ngram-simple --spec-ngram-simple-size-n 3"
     with served(smollm2, *flags.split(), "--spec-ngram-simple-size-m", "4", key=KEY) as found:
         yield found
 
