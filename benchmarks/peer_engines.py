@@ -33,6 +33,11 @@ class Engine(Protocol):
         """Free everything."""
         ...
 
+    @staticmethod
+    def system() -> str:
+        """Return what llama.cpp says it was compiled for."""
+        ...
+
 
 class PyspecEngine:
     """This package."""
@@ -71,6 +76,13 @@ class PyspecEngine:
         """See ``Engine``."""
         self._runner.close()
         self._models.close()
+
+    @staticmethod
+    def system() -> str:
+        """See ``Engine``."""
+        from pyspec.llama.devices import library_info  # noqa: PLC0415
+
+        return str(library_info()["system"])
 
 
 class XllamacppEngine:
@@ -122,6 +134,13 @@ class XllamacppEngine:
     def close(self) -> None:
         """See ``Engine``."""
         del self._server
+
+    @staticmethod
+    def system() -> str:
+        """See ``Engine``."""
+        import xllamacpp  # noqa: PLC0415
+
+        return str(xllamacpp.get_system_info())
 
 
 def _report(answers: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -179,6 +198,13 @@ class LlamaCppPythonEngine:
         """See ``Engine``."""
         self._llama.close()
 
+    @staticmethod
+    def system() -> str:
+        """See ``Engine``."""
+        from llama_cpp import llama_print_system_info  # noqa: PLC0415
+
+        return str(llama_print_system_info().decode())
+
 
 ENGINES: dict[str, Any] = {
     "pyspec": PyspecEngine,
@@ -198,7 +224,8 @@ def main() -> None:
         answer: dict[str, Any] = {}
         try:
             if order == "version":
-                answer = {"version": ", ".join(f"{name} {version(name)}" for name in kind.versions)}
+                versions = ", ".join(f"{name} {version(name)}" for name in kind.versions)
+                answer = {"version": versions, "system": kind.system()}
             elif order == "open":
                 if engine is not None:
                     engine.close()

@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -99,7 +100,9 @@ class Worker:
             text=True,
             encoding="utf-8",
         )
-        self.version: str = self.ask("version", None)["version"]
+        about = self.ask("version", None)
+        self.version: str = about["version"]
+        self.system = " ".join(re.findall(r"(\w+) = 1", about["system"]))
 
     def ask(self, order: str, given: Any) -> dict[str, Any]:
         """Give an order and wait for the answer.
@@ -316,6 +319,7 @@ def about(given: argparse.Namespace, n_prompts: int, workers: Sequence[Worker]) 
         "pairs": given.pairs,
         "prompts": f"{n_prompts} of {', '.join(given.workload)}",
         "versions": ", ".join(versions),
+        **{f"{worker.name} is compiled with": worker.system for worker in workers},
     }
 
 
