@@ -32,6 +32,7 @@ HEADER = (
 )
 _SEVERAL = 2
 _SURE = 3  # pairs
+_FAR = 1.6  # times as fast or slow as expected
 
 
 @dataclass(slots=True)
@@ -99,7 +100,16 @@ class Report:
         if (n_pairs := min(figures.equal[1] for figures in self.figures)) < _SURE:
             answer += f" That is from {_count(n_pairs, 'pair')} only, and may be noise."
         ceiling = "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f}."
-        return f"{answer} {self._outputs()}{ceiling}"
+        return f"{answer}{self._disturbance()} {self._outputs()}{ceiling}"
+
+    def _disturbance(self) -> str:
+        """Say where the time is far from what acceptance and the cost of decodes come to."""
+        for each in self.figures if self.n_slots == 1 else ():
+            expected, ratio = expected_ratio(each, self.curve), each.ratio
+            if expected and ratio is not None and not 1 / _FAR < ratio.median / expected < _FAR:
+                found = f"{each.setting} on {each.workload}: {ratio.median:.2f}, expected {expected:.2f}"
+                return f" SOMETHING DISTURBED IT ({found}): other programs, or more threads than idle cores."
+        return ""
 
     def _range(self, label: str) -> str:
         ratios = [
@@ -122,7 +132,7 @@ class Report:
             return "No outputs were compared."
         if n_equal == n_pairs:
             return "Outputs are equal."
-        return f"Outputs are equal in {n_equal} of {n_pairs} pairs; --check explains the others."
+        return f"Outputs are equal in {n_equal} of {n_pairs} pairs; --check tells ties of rounding from faults."
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row of text per comparison, for ``HEADER``."""
@@ -138,7 +148,7 @@ class Report:
             _number(each.plain_speed, "{:.1f}"),
             _number(each.speed, "{:.1f}"),
             _number(None if ratio is None else ratio.median, "{:.2f}"),
-            "-" if ratio is None else f"{ratio.low:.2f} to {ratio.high:.2f}",
+            "-" if ratio is None or ratio.n == 1 else f"{ratio.low:.2f} to {ratio.high:.2f}",
             _number(each.acceptance, "{:.0%}"),
             _number(each.acceptance_length, "{:.2f}"),
             str(each.n_rounds),

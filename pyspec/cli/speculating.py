@@ -265,9 +265,10 @@ class SpeculationOptions:
         names = asked.names
         for name in names:
             if name not in drafters.names():
-                near = difflib.get_close_matches(name, drafters.names(), 1)
+                near = difflib.get_close_matches(name, [*drafters.names(), AUTO], 1)
                 hint = f" Did you mean {near[0]}?" if near else ""
-                msg = f"there is no drafter {name!r}; installed are {', '.join(drafters.names())}.{hint}"
+                installed = ", ".join(drafters.names())
+                msg = f"there is no drafter {name!r}; installed are {installed}, and auto, which chooses.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
         wants_model = draft_model is not None and (asked.auto or names)
         if wants_model and not any(name.startswith("draft-") for name in names):

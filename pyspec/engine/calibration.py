@@ -209,7 +209,7 @@ class Remembered:
         if self.path is None:
             return None
         try:
-            if not self.path.exists():
+            if not self.path.is_file():  # nor wait for somebody to write into a pipe
                 return None
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["version"] != _VERSION or found["key"] != dict(self.key):

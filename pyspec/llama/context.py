@@ -187,7 +187,7 @@ class Context:
         self._abort.set(value=require_bool("value", value))
 
     def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
-        """Change the number of threads for few and for many tokens."""
+        """Change the number of threads for few and for many tokens. What a larger number adds stays until ``close``."""
         few = require_int("n_threads", n_threads, 1, 512)
         many = few if n_threads_batch is None else require_int("n_threads_batch", n_threads_batch, 1, 512)
         native.set_threads(self.handle, few, many)

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspec.trace.reader import Trace
 
+_FEW = 5  # rounds whose average says little
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -22,7 +24,8 @@ class Totals:
         n_accepted: Those that stood.
         seconds: What the rounds took.
         plain_seconds: What one token takes without drafts: as the rounds without drafts show, on average because that
-            is what all rounds are measured by, else as was expected. None when neither tells.
+            is what all rounds are measured by; where they are few, as was expected. None when neither tells.
+        n_plain_rounds: How many rounds without drafts tell it; 0 when it is what was expected.
         expected_tokens: What was expected, of the rounds that had expectations; likewise what follows.
         expected_seconds: See above.
         expected_plain_seconds: What these rounds would have taken without drafts, for a token of each sequence.
@@ -37,6 +40,7 @@ class Totals:
     n_accepted: int
     seconds: float
     plain_seconds: float | None
+    n_plain_rounds: int
     expected_tokens: float
     expected_seconds: float
     expected_plain_seconds: float
@@ -72,6 +76,7 @@ class Totals:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "plain_seconds": self.plain_seconds,
+            "plain_rounds": self.n_plain_rounds,
             "speedup": self.speedup,
             "predicted_speedup": self.predicted_speedup,
             "expected_tokens": self.expected_tokens,
@@ -86,9 +91,9 @@ def totals(trace: Trace) -> Totals:
     drafted = [line for line in rounds if line["draft"]]
     plain = [line["seconds"].get("total", 0.0) for line in rounds if not line["draft"]]
     expected = [line["expected"] for line in rounds if _expectation(line)]
-    plain_seconds = statistics.fmean(plain) if plain else None
-    if plain_seconds is None and expected:
-        plain_seconds = statistics.fmean(each["plain_seconds"] for each in expected)
+    plain_seconds, n_plain = statistics.fmean(plain) if plain else None, len(plain)
+    if n_plain < _FEW and expected:
+        plain_seconds, n_plain = statistics.fmean(each["plain_seconds"] for each in expected), 0
     tried = [line for line in rounds if (each := _expectation(line)) and each.get("explores")]
     return Totals(
         n_rounds=len(rounds),
@@ -98,6 +103,7 @@ def totals(trace: Trace) -> Totals:
         n_accepted=sum(line["accepted"] for line in rounds),
         seconds=sum(line["seconds"].get("total", 0.0) for line in rounds),
         plain_seconds=plain_seconds,
+        n_plain_rounds=n_plain,
         expected_tokens=sum(each["tokens"] for each in expected),
         expected_seconds=sum(each["seconds"] for each in expected),
         expected_plain_seconds=sum(each["plain_seconds"] for each in expected),
@@ -153,8 +159,11 @@ def summary_lines(found: Totals) -> list[str]:
             f"{found.predicted_speedup:.2f} times plain decoding"
         )
     if found.speedup is not None:
-        lines.append(f"measured {found.speedup:.2f} times plain decoding ({_ms(found.plain_seconds or 0.0)} a token)")
+        n_plain = found.n_plain_rounds
+        source = f"in {n_plain} plain round{'s' * (n_plain > 1)}" if n_plain else "expected"
+        took = f"{_ms(found.plain_seconds or 0.0)} a token, {source}"
+        lines.append(f"measured {found.speedup:.2f} times plain decoding ({took})")
     if found.explored_seconds and found.seconds:
         tried = found.explored_seconds / found.seconds
-        lines.append(f"something was tried in rounds that took {tried:.1%} of the time; what that may lose is 1%")
+        lines.append(f"other lengths were tried in rounds that took {tried:.1%} of the time, at a loss of at most 1%")
     return lines

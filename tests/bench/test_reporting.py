@@ -29,11 +29,18 @@ def rival(prompt: str) -> list[int]:
 
 
 def test_the_headline_says_what_to_use() -> None:
-    head = report(Script((0.5,)), curve=(1.0, 1.25)).headline()
+    head = report(Script((0.5,))).headline()
     assert head == (
         "suffix is 2.00 times as fast as plain decoding over all workloads (2.00 on <two>, 2.00 on one)."
-        " Outputs are equal. The ceiling here is 1.60."
+        " Outputs are equal."
     )
+
+
+def test_a_time_that_nothing_explains_was_disturbed() -> None:
+    """Nothing was drafted, and yet it took half the time."""
+    head = report(Script((0.5,)), curve=(1.0, 1.25)).headline()
+    assert "SOMETHING DISTURBED IT (suffix on one: 2.00, expected 1.00)" in head
+    assert head.endswith("The ceiling here is 1.60.")
 
 
 def test_the_headline_says_to_turn_it_off() -> None:

@@ -305,6 +305,12 @@ def test_a_file_that_lacks_something_counts_for_nothing(tmp_path: Path, key: str
     assert file.read() is None
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "costs")
+    assert Remembered(KEY, tmp_path / "costs").read() is None
+
+
 def test_costs_of_another_machine_are_not_ours(tmp_path: Path) -> None:
     written(tmp_path / "costs")
     assert Remembered({**KEY, "n_cpus": 4}, tmp_path / "costs").read() is None
@@ -336,7 +342,7 @@ def test_an_inaccessible_place_is_no_error(tmp_path: Path, monkeypatch: pytest.M
     def refuse(*_arguments: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    for method in ("exists", "read_text"):
+    for method in ("is_file", "read_text"):
         with monkeypatch.context() as patch:
             patch.setattr(Path, method, refuse)
             assert file.read() is None
