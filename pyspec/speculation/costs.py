@@ -26,6 +26,7 @@ _WINDOW = 9  # observations of a median
 _N_SEEDS = 1  # what is assumed counts like so many observations; so the first one counts if it is cheaper
 _DOUBT_SEEN, _DOUBT_NEVER_SEEN = 0.25, 0.75
 _USUAL = 0.4  # of the observations
+_MOST_OF_TURN = 0.5  # of a decode of one row
 _LEAST_OF_TURNED = 0.5  # of a decode is not the turn
 _FADE = 0.95  # of the weight of an observation, per later one
 _FRESH = 256  # observations
@@ -279,8 +280,12 @@ class Costs:
 
     @property
     def turn(self) -> float:
-        """Seconds that a decode takes longer after one with another number of entries."""
-        return max(0.0, self._turn) * self.level.value
+        """Seconds that a decode takes longer after one with another number of entries.
+
+        More than half a decode is not believed: it was measured while something else ran, and where nothing is drafted
+        because of it, nothing would show that.
+        """
+        return min(max(0.0, self._turn) * self.level.value, _MOST_OF_TURN * self.verify.seconds(1))
 
     @property
     def checkpoint(self) -> float:

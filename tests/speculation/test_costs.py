@@ -257,3 +257,12 @@ def test_after_a_prompt_there_is_a_turn() -> None:
     costs = Costs({1: 1.0, 4: 2.0})
     costs.take([Decoded(64, reading=True, seconds=9.0)], PLAIN, saved=False)
     assert costs.n_entries == 64
+
+
+def test_a_turn_that_was_measured_while_something_else_ran_is_not_believed() -> None:
+    costs = Costs({1: 1.0, 4: 2.0}, turn=50.0)
+    assert costs.turn == 0.5
+    for _ in range(3):  # and forgotten when turns are seen
+        for n_entries, took in ((1, 1.0), (1, 1.0), (1, 1.0), (64, 9.0), (1, 1.125)):
+            costs.take([Decoded(n_entries, reading=n_entries == 64, seconds=took)], PLAIN, saved=False)
+    assert costs.turn == pytest.approx(0.125)
