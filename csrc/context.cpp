@@ -139,7 +139,7 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
 }
 
 // Frees a context that may be half made.
-struct whole {
+struct destroy {
     void operator()(pys_context * context) const {
         llama_batch_ext_free(context->batch);
         llama_free(context->ctx);
@@ -154,7 +154,7 @@ struct whole {
 
 int32_t pys_context_create(pys_model * model, const pys_context_params * params, pys_context ** context) {
     return pys::guarded([&]() -> int32_t {
-        std::unique_ptr<pys_context, whole> handle(new pys_context);
+        std::unique_ptr<pys_context, destroy> handle(new pys_context);
         llama_context_params native = native_params(*params);
         native.abort_callback = on_abort_check;
         native.abort_callback_data = handle.get();
@@ -175,7 +175,7 @@ int32_t pys_context_create(pys_model * model, const pys_context_params * params,
 
 void pys_context_free(pys_context * context) {
     pys::guarded([&]() -> int32_t {
-        whole()(context);
+        destroy()(context);
         return PYS_OK;
     });
 }

@@ -83,6 +83,6 @@ CHOICES = (
         ' or found["key"] != dict(self.key)',
         "",
         "costs are taken that were measured for something else",
-        ("engine/test_calibration.py::test_costs_of_another_machine_are_not_ours",),
+        ("engine/test_remembered_costs.py::test_costs_of_another_machine_are_not_ours",),
     ),
 )
