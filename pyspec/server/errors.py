@@ -88,6 +88,10 @@ _OTHERS: tuple[tuple[type[errors.PyspecError], Callable[[], ApiError]], ...] = (
 )
 
 
+_FIELDS = {"drafting": "speculative.types", "types": "speculative.types", "rule": "speculative.rule"}
+"""What a request calls the settings that have another name in the library."""
+
+
 def translated(error: Exception) -> ApiError:
     """Return an exception as a client may see it."""
     if isinstance(error, ApiError):
@@ -105,4 +109,4 @@ def _parameter(error: errors.PyspecError) -> str | None:
     """Return the setting that a message is about: it begins with the setting's name."""
     first = str(error).partition(" ")[0]
     is_name = len(first) > 1 and first.isidentifier() and first.islower()
-    return first if is_name and isinstance(error, errors.ConfigError) else None
+    return _FIELDS.get(first, first) if is_name and isinstance(error, errors.ConfigError) else None

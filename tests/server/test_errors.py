@@ -31,6 +31,8 @@ def test_unknown_fields_are_errors_that_help(client: Client, engine: FakeEngine)
         ({"prompt": "Hi", "stop": 5}, "stop"),
         ({"prompt": "Hi", "stop": ["a", 5]}, "stop.1"),
         ({"prompt": "Hi", "speculative": {"n_max": "3"}}, "speculative.n_max"),
+        ({"prompt": "Hi", "speculative": {"types": "nobody"}}, "speculative.types"),
+        ({"prompt": "Hi", "speculative": {"rule": "nothing"}}, "speculative.rule"),
         ({"prompt": "Hi", "temperature": -1}, "temperature"),
         ({"prompt": "Hi", "top_p": 2}, "top_p"),
         ({"prompt": [1, "a"]}, "prompt.1"),
