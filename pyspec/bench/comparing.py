@@ -12,6 +12,7 @@ from pyspec.bench.workloads import Workload
 from pyspec.trace import Comparison as Verdict
 from pyspec.trace import compare
 
+_PROMPTS_PER_SLOT = 4
 Step = Callable[[], None]
 """Is called after each run."""
 
@@ -35,13 +36,15 @@ class Plan:
     def batches(self, workload: Workload) -> list[tuple[str, ...]]:
         """Return the prompts that are answered at once.
 
-        With one slot each prompt is alone. Otherwise all are handed in together; where they are fewer than the slots
-        they come again, with a number in front so that none finds another one's memory.
+        With one slot each prompt is alone. Otherwise several for each slot are handed in together: where drafts stand,
+        an answer ends early, and its slot has to go on with another one. Prompts come again for that, with a number in
+        front so that none finds another one's memory.
         """
         if self.n_slots == 1:
             return [(prompt,) for prompt in workload.prompts]
         prompts, n_prompts = workload.prompts, len(workload.prompts)
-        again = tuple(f"{i}. {prompts[i % n_prompts]}" for i in range(n_prompts, self.n_slots))
+        n_all = max(n_prompts, _PROMPTS_PER_SLOT * self.n_slots)
+        again = tuple(f"{i}. {prompts[i % n_prompts]}" for i in range(n_prompts, n_all))
         return [(*prompts, *again)]
 
     def n_runs(self, workloads: Sequence[Workload], n_settings: int) -> int:

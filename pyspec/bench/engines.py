@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspec.bench.running import Run
 from pyspec.bench.setting import Setting
 from pyspec.config import ContextConfig
-from pyspec.engine import Engine, Result, RunInfo
+from pyspec.engine import Engine, Result, RunInfo, Settings
+from pyspec.engine.generation import Generation
+from pyspec.engine.many import Answers
+from pyspec.engine.prompt import Prompt
 from pyspec.llama.model import Model
 from pyspec.speculation import Outcome
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _N_TOP = 8  # logits per token: where two runs differ, both tokens are nearly always among them
+_SHARES = (0.5, 0.75, 1.0)  # of the most tokens, for answers that share the slots
 _MARGIN = 72  # tokens of context that a draft may want beyond the answer
 
 
@@ -78,17 +85,44 @@ class EngineRunner:
     def run(self, prompts: Sequence[str], n_tokens: int, *, inspect: bool = False) -> Run:
         """See ``Runner``."""
         rounds = _Rounds()
-        extra: dict[str, Any] = {"observer": rounds, "n_top": _N_TOP} if inspect else {}
+        settings: Settings = {"max_tokens": n_tokens}
+        if inspect:
+            settings["observer"], settings["n_top"] = rounds, _N_TOP
         began = self._clock()
         if len(prompts) == 1:
-            results = [self.engine.generate(prompts[0], max_tokens=n_tokens, **extra)]
+            results = [self.engine.generate(prompts[0], **settings)]
         else:
-            results = self.engine.generate_many(prompts, progress=False, max_tokens=n_tokens, **extra)
+            results = Answers(_Unequal(self.engine), prompts, settings, progress=False).collect()
         return Run(tuple(results), self._clock() - began, tuple(rounds.seen))
 
     def close(self) -> None:
         """See ``Runner``."""
         self.engine.close()
+
+
+class _Unequal:
+    """An engine whose answers end at different lengths, as they do in use.
+
+    With equal ones plain decoding would read the next prompts of all slots at once, which is quicker than one by one,
+    and drafts, by which some answers end earlier, would seem to cost that.
+
+    Args:
+        engine: Who answers.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.n_slots = engine.n_slots
+        self.n_queue = engine.n_queue
+        self._engine = engine
+        self._n_begun = 0
+
+    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> Generation:
+        """Begin with the next answer; ``max_tokens`` is the most that any of them may have."""
+        share = _SHARES[self._n_begun % len(_SHARES)]
+        settings["max_tokens"] = max(1, int(share * (settings["max_tokens"] or 0)))
+        generation = self._engine.stream(prompt, **settings)
+        self._n_begun += 1
+        return generation
 
 
 class _Rounds:

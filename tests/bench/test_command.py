@@ -48,7 +48,7 @@ def test_json_on_stdout_is_alone_there(run: Run, target_path: Path, prompts: Pat
     )  # fmt: skip
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
-    assert report["figures"][0]["verdicts"] == {"same": 2, "tie": 0, "different": 0}
+    assert report["figures"][0]["verdicts"] == {"same": 8, "tie": 0, "different": 0}
     assert report["headline"] == "No speed was measured. Outputs are equal."
 
 
