@@ -18,7 +18,8 @@ from pyspec.drafters.ngram_simple import NgramSimple
 from pyspec.drafters.suffix import Suffix
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import AcceptRule, Ending, MatchRule, Outcome, RoundBatch, Sequence, run_round
-from pyspec.speculation.costs import CostCurve, Costs, Decoded, Level
+from pyspec.speculation.costs import Costs, Decoded
+from pyspec.speculation.curves import CostCurve, Level
 from pyspec.speculation.draft import Drafter
 from tests.fake_sampling import FakeSampler
 from tests.fakes import FakeTarget, Fuse, Logits, Row

@@ -18,7 +18,8 @@ from pyspec.drafters.base import ModelFreeDrafter
 from pyspec.drafters.chain import Chain
 from pyspec.drafters.controller import Controller
 from pyspec.llama.memory import RollbackKind
-from pyspec.speculation.costs import CostCurve, Costs, Decoded, Level
+from pyspec.speculation.costs import Costs, Decoded
+from pyspec.speculation.curves import CostCurve, Level
 from pyspec.speculation.draft import Draft, DraftRequest, Needs, Proposal, Proposer, TokenView
 from pyspec.speculation.round import Outcome
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspec.engine.calibration import timed_decode
+from pyspec.engine.timing import timed_decode
 from pyspec.llama import Batch, Context, RollbackKind
 
 N_TIMED = 8
@@ -96,6 +96,7 @@ def time_decodes(context: Context, *, longest: int = N_TIMED, progress: Callable
     while not _enough(len(measured[-1]), time.perf_counter() - began):
         for seconds, length in zip(measured, lengths, strict=True):
             seconds.append(timed_decode(context, length))
+            context.memory.clear(0)
         if progress is not None:
             progress(min(1.0, max(len(measured[-1]) / _MOST_REPEATS, (time.perf_counter() - began) / _SECONDS)))
     if len(measured[-1]) > 1:

@@ -41,7 +41,7 @@ _ADVANCE = 30  # plain rounds, whose share may be spent before they were played:
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.05  # of a plain decode: a drafter that takes longer has to be worth it
 _OFTEN = 3  # times that a lookup was slow
-_IDLE, _SELDOM = 16, 3  # after so many rounds without a draft, one round in so many looks for one
+_IDLE, _SELDOM = 8, 4  # after so many rounds without a draft, a text is looked up in one round of so many
 _TIMED = 8  # each so many rounds, the lookups are timed one by one
 
 
@@ -85,7 +85,7 @@ class Controller(Chain):
         self._scores = Scores(self.acceptance)
         self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
         self._n_rounds = 0
-        self._n_idle = 0  # since a draft was verified
+        self._n_idle: dict[int, int] = {}  # rounds since a draft of a sequence was verified
         self._n_slow: dict[str, int] = {}
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
@@ -125,7 +125,7 @@ class Controller(Chain):
     def _forget(self, seq_id: int, tokens: TokenView, n_same: int = 0) -> None:
         self._scores.forget(seq_id)
         self.acceptance.begin(seq_id)
-        self._n_idle = 0
+        self._n_idle[seq_id] = 0
         for paid in self._paid.values():
             paid.begin(seq_id, len(tokens), n_same)
 
@@ -134,20 +134,23 @@ class Controller(Chain):
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return per request the part of a draft that is worth verifying, which may be none."""
         self._n_rounds += 1
-        if self._n_idle >= _IDLE and self._n_rounds % _SELDOM:
+        self.costs.verify.depth = sum(request.position for request in requests) / len(requests)
+        awake = [i for i, request in enumerate(requests) if self._is_awake(request.seq_id)]
+        if not awake:
             return self._nothing(requests)
         self._spent, self._explores = 0.0, False
-        for request in requests:
-            self._scores.follow(request.seq_id, request.tokens, request.pending)
+        for i in awake:
+            self._scores.follow(requests[i].seq_id, requests[i].tokens, requests[i].pending)
         market = self._opened(requests)
-        self._look_up(market)
+        self._look_up(market, awake)
         for paid in self._paid.values():
             if not paid.rests():
                 self._ask_paid(paid, market)
         beside = self._spent + self.costs.overhead
         lengths = market.lengths(beside)
         self._try_rows(market, lengths)
-        self._n_idle = 0 if any(lengths) else self._n_idle + 1
+        for request, length in zip(requests, lengths, strict=True):
+            self._n_idle[request.seq_id] = 0 if length else self._n_idle.get(request.seq_id, 0) + 1
         seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
@@ -156,7 +159,7 @@ class Controller(Chain):
         return proposals
 
     def _nothing(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Return no drafts: in a text that offers none, looking for them costs more than finding one later."""
+        """Return no drafts."""
         seconds = self.costs.verify.seconds(requests[0].n_entries) + self.costs.overhead
         return [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, seconds))] * len(requests)
 
@@ -173,7 +176,7 @@ class Controller(Chain):
 
     def _may_spend(self, seconds: float) -> bool:
         """Return whether so much may be spent on trying something."""
-        advance = _ADVANCE * self.costs.verify.seconds(1)
+        advance = _ADVANCE * self.costs.verify.shallow(1)
         return self.explored_seconds + _SAFE * seconds <= _EXPLORE * (self.played_seconds + advance)
 
     def _opened(self, requests: Sequence[DraftRequest]) -> Market:
@@ -183,21 +186,25 @@ class Controller(Chain):
 
     # Who drafts
 
-    def _look_up(self, market: Market) -> None:
+    def _is_awake(self, seq_id: int) -> bool:
+        """Return whether to look a text up: where it offers nothing, that costs more than finding a draft later."""
+        return self._n_idle.get(seq_id, 0) < _IDLE or self._n_rounds % _SELDOM == 0
+
+    def _look_up(self, market: Market, awake: Sequence[int]) -> None:
         """Ask the drafters that cost next to nothing."""
         requests = market.requests
-        wanted = [wanting(request, min(request.budget, self.n_max)) for request in requests]
+        wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
         began = before = self._clock()
         for drafter in self.drafters:
             name = drafter.name
-            asked = [i for i, request in enumerate(requests) if request.drafting.allows(name)]
+            asked = [i for i in awake if requests[i].drafting.allows(name)]
             if name in self._paid or not asked:
                 continue
             drafts = self._ask(drafter, [wanted[i] for i in asked])
             for i, draft in zip(asked, drafts, strict=True):
                 if draft.tokens:
                     self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
-                    market.add(i, drafter, draft, self.acceptance, market.prices.more_rows(len(draft.tokens)))
+                    market.add(i, drafter, draft, self.acceptance)
             if self._n_rounds % _TIMED == 0:
                 before, taken = (now := self._clock()), now - before
                 self._count_slow(drafter, is_slow=taken > _CHEAP * market.prices.base.seconds * len(asked))
@@ -279,7 +286,7 @@ class Controller(Chain):
 
     def _try_rows(self, market: Market, lengths: list[int]) -> None:
         """Let other rows be verified to see what they cost now, if that can be afforded."""
-        found = market.rows_to_try(lengths)
+        found = market.rows_to_try(lengths) if self._may_spend(0.0) else None
         if found is not None and self._may_spend(found[2]):
             i, lengths[i], seconds = found
             self.explored_seconds += seconds

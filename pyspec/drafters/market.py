@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pyspec.speculation.acceptance import Acceptance
-from pyspec.speculation.costs import CostCurve
+from pyspec.speculation.curves import CostCurve
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal
-from pyspec.speculation.planning import Base, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.planning import LEAST, Base, Plan, Prices, Restoring, best_lengths, best_prefix
 
 _MOST_TRIED = 15  # rows
 
@@ -19,7 +19,7 @@ class Candidate(NamedTuple):
     Attributes:
         drafter: Who made it.
         draft: The draft.
-        path: Chance of each token and all before it.
+        path: Chance of each token and all before it, up to where it is too small.
         plan: How much of it to verify if it were alone.
         least: A shorter part of it is not verified.
     """
@@ -92,7 +92,7 @@ class Market:
         drafter: Drafter,
         draft: Draft,
         acceptance: Acceptance,
-        extra: Sequence[float],
+        extra: Sequence[float] | None = None,
         *,
         base: Base | None = None,
         least: int = 1,
@@ -105,13 +105,15 @@ class Market:
             drafter: Who made it.
             draft: The draft; not empty.
             acceptance: Tells its chances.
-            extra: Seconds that 0, 1, ... rows of it cost.
+            extra: Seconds that 0, 1, ... rows of it cost; None takes those of a draft that is alone.
             base: What it is compared with; None takes the round without drafts.
             least: A shorter part of it is not verified.
             spent: Seconds that were spent on it.
         """
         self.offered[i].append(drafter)
-        path = acceptance.path(self.requests[i].seq_id, drafter.name, draft.signals, len(draft.tokens))
+        cut = 0.0 if draft.probs is not None else LEAST
+        path = acceptance.path(self.requests[i].seq_id, drafter.name, draft.signals, len(draft.tokens), cut)
+        extra = extra if extra is not None else self.prices.more_rows(len(path))
         plan = best_prefix(path, extra, base or self.prices.base, self.restoring, least=least, spent=spent)
         candidate, former = Candidate(drafter.name, draft, path, plan, least), self.best[i]
         if former is None or (not former.drawn and (candidate.drawn or _merit(candidate) > _merit(former))):
@@ -133,7 +135,7 @@ class Market:
         found = best_lengths(
             [() if each is None else each.path for each in best],
             [each is not None and each.drawn for each in best],
-            lambda lengths: self.verify_seconds(lengths) + beside + (self.prices.way_back if any(lengths) else 0.0),
+            self._round_seconds(beside),
             self.restoring,
         )
         return [
@@ -141,11 +143,20 @@ class Market:
             for length, each in zip(found, best, strict=True)
         ]
 
+    def _round_seconds(self, beside: float) -> Callable[[Sequence[int], int], float]:
+        """Return the function that tells the seconds of the round with drafts of some lengths, given their sum too."""
+        if self._together:
+            plain = self.prices.decode(self.prices.n_entries) + beside
+            extra = self.prices.more_rows(sum(len(each.path) for each in self.best if each is not None))
+            return lambda _lengths, n_rows: plain + extra[n_rows]
+        way_back = self.prices.way_back
+        return lambda lengths, n_rows: self.verify_seconds(lengths) + beside + (way_back if n_rows else 0.0)
+
     def verify_seconds(self, lengths: Sequence[int]) -> float:
         """Return what decoding drafts of these lengths takes; see ``speculation.verify.decodes``."""
         seconds, n_entries = self._verify.seconds, self.prices.n_entries
         if self._together:
-            return seconds(n := n_entries + sum(lengths)) + self.prices.turn(n)
+            return self.prices.decode(n_entries + sum(lengths))
         each = n_entries / len(lengths)
         groups = {length: lengths.count(length) for length in lengths}
         return sum(seconds(max(1, round(n * (each + length)))) for length, n in groups.items())

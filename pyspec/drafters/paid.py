@@ -189,8 +189,8 @@ class PaidDrafter:
 
     def _catching_up(self, n_tokens: int, prices: Prices) -> float:
         """Return the seconds to read tokens: they grow like the target's with its rows."""
-        verify = self._costs.verify
-        growth = verify.seconds(1 + n_tokens) / verify.seconds(1) - 1.0 if n_tokens else 0.0
+        shallow = self._costs.verify.shallow
+        growth = shallow(1 + n_tokens) / shallow(1) - 1.0 if n_tokens else 0.0
         return growth * max(0.0, self._seconds(2, 1, prices) - self._seconds(1, 1, prices)) if n_tokens else 0.0
 
 

@@ -19,29 +19,24 @@ from typing import Any, TypeVar
 
 from pyspec.drafters.controller import Controller
 from pyspec.drafters.registry import options_of
+from pyspec.engine.timing import DecodeTimes, measured_rows
 from pyspec.files import replace_file
 from pyspec.folders import costs_dir
-from pyspec.llama.batch import Batch
 from pyspec.llama.context import Context
 from pyspec.llama.devices import devices, library_info
 from pyspec.llama.model import Model
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.config import Speculation
-from pyspec.speculation.costs import Costs, without_turn
+from pyspec.speculation.costs import Costs
+from pyspec.speculation.curves import Attention
 from pyspec.speculation.draft import Drafter, DraftRequest, Needs
-from pyspec.speculation.target import Target
 
 _logger = logging.getLogger(__name__)
 Measured = TypeVar("Measured")
 
-ROWS = (1, 4, 2, 8, 3, 16, 5, 9)  # what matters most first
-MANY_ROWS = (32, 64)  # where several sequences share a decode
-_ROWS_PER_SLOT = 8
-_SECONDS = 0.6  # for decodes
-_DRAFT_SECONDS = 0.3
-_MOST_PASSES = 3
+_DRAFT_SECONDS = 0.2
 _STEPS = (1, 4)
-_VERSION = 2
+_VERSION = 3
 _TOKEN = 0  # any will do
 _N_READ = 4  # tokens that a drafter reads before
 
@@ -62,7 +57,7 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
     controller = Controller(
         drafters,
         context.memory,
-        costs=Costs(known["verify"], points, known["turn"]),
+        costs=Costs(known["verify"], points, known["turn"], known["attention"]),
         n_max=speculation.n_max,
         farewell=file.write if is_complete else None,  # the next engine may have more luck
     )
@@ -73,10 +68,10 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
 def _measured(drafters: Sequence[Drafter], context: Context, n_slots: int) -> tuple[dict[str, Any], bool]:
     """Return what can be measured, and whether nothing failed: that must not stop an engine from being made."""
     measured = _tried(functools.partial(measured_rows, context, n_slots), context.model.path.name)
-    rows, turn = measured or ({}, 0.0)
+    rows, turn, attention = measured or DecodeTimes({}, 0.0, Attention())
     drafts = {each.name: _tried(functools.partial(measured_drafts, each), each.name) for each in drafters}
     found = {name: points or {} for name, points in drafts.items()}
-    known = {"verify": rows, "turn": turn, "drafts": found, "acceptance": []}
+    known = {"verify": rows, "turn": turn, "attention": attention, "drafts": found, "acceptance": []}
     return known, measured is not None and None not in drafts.values()
 
 
@@ -87,69 +82,6 @@ def _tried(measure: Callable[[], Measured], what: str) -> Measured | None:
     except Exception as error:  # noqa: BLE001 - drafters of other packages may raise anything
         _logger.warning("The costs of %s cannot be measured; auto starts from typical ones: %s", what, error)
         return None
-
-
-def measured_rows(
-    target: Target, n_slots: int = 1, *, limit: float = _SECONDS, clock: Callable[[], float] = time.perf_counter
-) -> tuple[dict[int, float], float]:
-    """Return rows to seconds of a decode, as far as that can be measured in time, and what a turn costs (``costs``).
-
-    Args:
-        target: Its memory is empty before and after.
-        n_slots: Sequences that will share decodes.
-        limit: Seconds, after a first decode; none begins that would take longer.
-        clock: Tells the time.
-
-    Raises:
-        PyspecError: A decode failed.
-    """
-    most = min(target.n_batch, target.n_ubatch, target.n_outputs_max, target.n_ctx_seq)
-    wanted = [n for n in (*ROWS, *MANY_ROWS) if n <= most and (n <= max(ROWS) or n <= _ROWS_PER_SLOT * n_slots)]
-    last = min(2, most)
-    timed_decode(target, last, clock)  # the first one is slower, by far if it reads the weights from a disk
-    began = clock()
-    turned: dict[int, float] = {}
-    again: dict[int, float] = {}  # right after another one of so many rows
-    for _ in range(_MOST_PASSES):
-        for n in wanted:
-            expected = turned.get(n, turned.get(1, 0.0) * n)
-            if clock() - began + expected > limit:
-                continue
-            for _ in range(2 if n == 1 else 1):
-                _keep_least(again if n == last else turned, n, timed_decode(target, n, clock))
-                last = n
-    turn = max(0.0, turned[1] - again[1]) if turned.keys() & again.keys() else 0.0
-    rows = {n: without_turn(seconds, turn) for n, seconds in turned.items()}
-    return {**rows, **again}, turn
-
-
-def _keep_least(times: dict[int, float], n: int, seconds: float) -> None:
-    """Keep the shortest time: what else runs only makes it longer."""
-    times[n] = min(seconds, times.get(n, seconds))
-
-
-def timed_decode(target: Target, n_rows: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of a decode of so many rows from an empty memory, and empty it again.
-
-    The tokens differ, because a mixture of experts is cheaper when all tokens choose the same ones.
-
-    Args:
-        target: Takes so many entries and rows in a decode.
-        n_rows: Entries, each with a logits row.
-        clock: Tells the time.
-
-    Raises:
-        PyspecError: The decode failed.
-    """
-    batch = Batch()
-    for position in range(n_rows):
-        batch.add((7 * position + 1) % target.n_vocab, position, 0, output=True)
-    began = clock()
-    try:
-        target.decode(batch)
-        return clock() - began
-    finally:
-        target.memory.clear()
 
 
 def measured_drafts(
@@ -217,6 +149,7 @@ class Remembered:
             return {
                 "verify": _curve(found["verify"]),
                 "turn": _duration(found["turn"]),
+                "attention": Attention(*map(_duration, found["attention"])),
                 "drafts": {str(name): _curve(points) for name, points in found["drafts"].items()},
                 "acceptance": _checked(found["acceptance"]),
             }

@@ -104,17 +104,34 @@ class Acceptance:
         """
         if signal is None:
             return self._by_place(seq_id, drafter, _place(i))[-1]
-        key = bin_of(drafter, signal, i)
-        prior = _PRIOR_OF_SHARE[key[1] - 1] if key[1] < _MATCH else _PRIOR_OF_MATCH[key[1] - _MATCH]
-        return self._mean(self._own.get(seq_id), key, prior)
+        return self._of_bin(self._own.get(seq_id), bin_of(drafter, signal, i))
 
-    def path(self, seq_id: int, drafter: str, signals: Sequence[float] | None, n_tokens: int) -> list[float]:
-        """Return for each draft token the chance that it and all before it are accepted, [n_tokens]."""
+    def path(
+        self, seq_id: int, drafter: str, signals: Sequence[float] | None, n_tokens: int, least: float = 0.0
+    ) -> list[float]:
+        """Return for each draft token the chance that it and all before it are accepted, [at most n_tokens].
+
+        Args:
+            seq_id: The sequence.
+            drafter: Who drafted them.
+            signals: Their signals, if the drafter gives any.
+            n_tokens: How many tokens.
+            least: Where the chance is lower, the path ends, but for its first token.
+        """
         if signals is None:
-            chances = self.expected(seq_id, drafter, n_tokens)
-        else:
-            chances = [self.chance(seq_id, drafter, signals[i], i) for i in range(n_tokens)]
-        return list(accumulate(chances, mul))
+            return list(accumulate(self.expected(seq_id, drafter, n_tokens), mul))
+        own, former = self._own.get(seq_id), None
+        path: list[float] = []
+        together, chance = 1.0, 1.0
+        for i in range(n_tokens):
+            key = bin_of(drafter, signals[i], i)
+            if key != former:  # tokens of one bin mostly follow each other
+                chance, former = self._of_bin(own, key), key
+            together *= chance
+            if together < least and path:
+                break
+            path.append(together)
+        return path
 
     def expected(
         self, seq_id: int, drafter: str, n_tokens: int, *, n_stale: int = 0, hopeful: bool = False
@@ -143,6 +160,11 @@ class Acceptance:
         for key in {bin_of(drafter, signal, i), (drafter, _ANY, _place(i))}:
             self._all.setdefault(key, _Counts()).take(_KEEP_ALL, right=right)
             own.setdefault(key, _Counts()).take(_KEEP_OWN, right=right)
+
+    def _of_bin(self, own: dict[Bin, _Counts] | None, key: Bin) -> float:
+        """Return the chance of tokens that have signals."""
+        prior = _PRIOR_OF_SHARE[key[1] - 1] if key[1] < _MATCH else _PRIOR_OF_MATCH[key[1] - _MATCH]
+        return self._mean(own, key, prior)
 
     def _by_place(self, seq_id: int, drafter: str, last: int, n_stale: int = 0) -> list[float]:
         """Return the chance at each place up to the last; of a place that is unknown, what the one before has."""

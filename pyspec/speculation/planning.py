@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pyspec.speculation.costs import Costs
 
-_LEAST = 1e-3  # chances below it are not worth a thought
+LEAST = 0.01
+"""Chances below it are not worth a thought: a row costs more than so much of a decode."""
 MARGIN = 1.05
 """How many times the rate without drafts a draft has to reach. Of several lengths whose times are not known exactly the
 one that seems best is rather one that seems too good."""
@@ -130,7 +131,7 @@ def best_prefix(
 def best_lengths(
     paths: Sequence[Sequence[float]],
     fixed: Sequence[bool],
-    seconds: Callable[[Sequence[int]], float],
+    seconds: Callable[[Sequence[int], int], float],
     restoring: Restoring = TRIMS,
 ) -> list[int]:
     """Return how much of each sequence's draft to verify, when they share the decode.
@@ -141,7 +142,7 @@ def best_lengths(
     Args:
         paths: Per sequence the chance of each token and all before it.
         fixed: Per sequence whether its draft is verified as it is. Drawn drafts are, see ``rejection.py``.
-        seconds: Returns the seconds of the round with drafts of these lengths.
+        seconds: Returns the seconds of the round with drafts of these lengths, given them and their sum.
         restoring: What the memory costs.
     """
     lengths = [len(path) if whole else 0 for path, whole in zip(paths, fixed, strict=True)]
@@ -150,15 +151,20 @@ def best_lengths(
         ((-chance, k, i) for i, path in enumerate(paths) if not fixed[i] for k, chance in enumerate(path, 1)),
         key=lambda row: (row[0], row[1]),
     )
-    best, best_rate = list(lengths), MARGIN * (len(paths) + sum(sums)) / seconds(lengths)
-    lost = [0.0] * len(paths)
+    n_rows, tokens, lost = sum(lengths), len(paths) + sum(sums), 0.0
+    losses = [0.0] * len(paths)
+    best, best_rate = list(lengths), MARGIN * tokens / seconds(lengths, n_rows)
     for chance, k, i in rows:
-        if -chance < _LEAST:
+        if -chance < LEAST:
             break
         lengths[i] = k
+        n_rows += 1
         sums[i] -= chance
-        lost[i] = restoring.seconds(k, -chance, sums[i])
-        rate = (len(paths) + sum(sums)) / (seconds(lengths) + sum(lost))
+        tokens -= chance
+        loss = restoring.seconds(k, -chance, sums[i])
+        lost += loss - losses[i]
+        losses[i] = loss
+        rate = tokens / (seconds(lengths, n_rows) + lost)
         if rate > best_rate:
             best, best_rate = list(lengths), rate
     return best
@@ -230,7 +236,7 @@ class Prices:
         way_back: The turn after a draft.
     """
 
-    __slots__ = ("_bare", "_extra", "_last", "_seconds", "base", "n_entries", "plain", "way_back")
+    __slots__ = ("_extra", "_last", "_seconds", "base", "n_entries", "plain", "way_back")
 
     def __init__(self, costs: Costs, n_entries: int, n_sequences: int) -> None:
         self._seconds = costs.verify.seconds
@@ -238,21 +244,20 @@ class Prices:
         self.way_back = costs.turn
         self._extra: list[float] = [0.0]
         self.n_entries = n_entries
-        self._bare = self._seconds(n_entries)
-        self.plain = self._bare + costs.overhead
-        self.base = Base(n_sequences, self.plain + self.turn(n_entries))
+        self.plain = self._seconds(n_entries) + costs.overhead
+        self.base = Base(n_sequences, self.decode(n_entries) + costs.overhead)
 
-    def turn(self, n_entries: int) -> float:
-        """Return what a decode of so many entries takes longer because of the one before."""
-        return 0.0 if n_entries == self._last else self.way_back
+    def decode(self, n_entries: int) -> float:
+        """Return what a decode of so many entries takes after the one before."""
+        return self._seconds(n_entries) + (0.0 if n_entries == self._last else self.way_back)
 
     def more_rows(self, n_rows: int) -> list[float]:
         """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
         extra = self._extra
         if len(extra) <= n_rows:
-            beside = self.way_back - self.turn(self.n_entries) - self._bare
+            beside = self.way_back - self.decode(self.n_entries)
             counts = range(self.n_entries + len(extra), self.n_entries + n_rows + 1)
-            extra += [self._seconds(n) + self.turn(n) + beside for n in counts]
+            extra += [self.decode(n) + beside for n in counts]
         return extra
 
     def shared(self, n_rows: int, n_sequences: int) -> list[float]:

@@ -14,6 +14,7 @@ from pyspec import ContextConfig, Speculation
 from pyspec.drafters.controller import Controller
 from pyspec.drafters.draft_simple import DraftSimple
 from pyspec.engine import calibration
+from pyspec.engine.timing import DecodeTimes, measured_rows
 from pyspec.errors import DecodeError
 from pyspec.llama.context import Context
 from pyspec.speculation.costs import TYPICAL
@@ -66,9 +67,8 @@ def test_what_one_engine_measured_is_the_next_ones(
     open_zoo: OpenZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
-    measured_rows = calibration.measured_rows
 
-    def counted(target: Any, *arguments: Any) -> tuple[dict[int, float], float]:
+    def counted(target: Any, *arguments: Any) -> DecodeTimes:
         measured.append(target.model.path.name)
         return measured_rows(target, *arguments)
 

@@ -16,14 +16,16 @@ from pyspec.engine.calibration import Remembered
 from pyspec.folders import costs_dir
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs
+from pyspec.speculation.curves import Attention
 
 # What is remembered
 
+ATTENTION = Attention(0.25, 0.125)
 KEY = {"model": "m", "machine": ["cpu"], "n_cpus": 2}
 
 
 def learned() -> tuple[Costs, Acceptance]:
-    costs, acceptance = Costs({1: 0.5, 4: 0.75}, {"draft-simple": {1: 0.25, 4: 0.5}}, 0.125), Acceptance()
+    costs, acceptance = Costs({1: 0.5, 4: 0.75}, {"draft-simple": {1: 0.25, 4: 0.5}}, 0.125, ATTENTION), Acceptance()
     for i in range(5):
         acceptance.learn(0, "suffix", i, 12.0, right=i < 4)
     return costs, acceptance
@@ -44,6 +46,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert file.read() == {
         "verify": {1: 0.5, 4: 0.75},
         "turn": 0.125,
+        "attention": ATTENTION,
         "drafts": {"draft-simple": {1: 0.25, 4: 0.5}},
         "acceptance": acceptance.known(),
     }
@@ -80,6 +83,7 @@ DAMAGED: Mapping[str, list[Any]] = {
         "x",
     ],
     "turn": [-1.0, float("nan"), float("inf"), None, "x", {}],
+    "attention": [[-1.0, 1.0], [1.0, float("nan")], [1.0, 2.0, 3.0], [None, 1.0], 1.0, None, "xyz"],
     "drafts": [{"suffix": {"1": -1}}, {"suffix": 1}, [], None],
     "acceptance": [
         None,
@@ -104,7 +108,7 @@ def test_a_file_with_something_wrong_in_it_counts_for_nothing(tmp_path: Path, ke
     assert written(tmp_path / "costs", **{key: value}).read() is None
 
 
-@pytest.mark.parametrize("key", ["version", "key", "verify", "turn", "drafts", "acceptance"])
+@pytest.mark.parametrize("key", ["version", "key", "verify", "turn", "attention", "drafts", "acceptance"])
 def test_a_file_that_lacks_something_counts_for_nothing(tmp_path: Path, key: str) -> None:
     file, path = written(tmp_path / "costs"), tmp_path / "costs"
     content = json.loads(path.read_text(encoding="utf-8"))

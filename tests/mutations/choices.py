@@ -24,8 +24,8 @@ CHOICES = (
     Mutation(
         "cap-ignored",
         "drafters/controller.py",
-        "min(request.budget, self.n_max)) for request",
-        "request.budget) for request",
+        "min(requests[i].budget, self.n_max))",
+        "requests[i].budget)",
         "the longest draft that was asked for is no limit",
         ("drafters/test_controller.py::test_the_longest_draft_is_a_cap",),
     ),
@@ -71,11 +71,22 @@ CHOICES = (
     ),
     Mutation(
         "moved-twice",
-        "speculation/costs.py",
-        "            now /= move\n",
+        "speculation/curves.py",
+        "            now = lower_median(point.values)\n",
         "",
         "what moves a cost moves it by the level once more",
         ("speculation/test_costs.py::test_what_is_always_the_same_is_learned",),
+    ),
+    Mutation(
+        "depth-left-to-the-level",
+        "speculation/curves.py",
+        "return self._attention.seconds(count, self.depth)",
+        "return 0.0",
+        "rows are taken to cost the same in a memory of any depth",
+        (
+            "speculation/test_depth.py::test_rows_cost_more_in_a_deep_memory_and_several_more_than_one",
+            "speculation/test_depth.py::test_drafts_are_shorter_in_a_deep_memory",
+        ),
     ),
     Mutation(
         "costs-of-another-machine",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.speculation.costs import TYPICAL, CostCurve, Costs, Decoded, DraftCost, Level
+from pyspec.speculation.costs import TYPICAL, Costs, Decoded
+from pyspec.speculation.curves import CostCurve, DraftCost, Level
 
 PLAIN = {"draft": 0.0, "verify": 0.0, "total": 0.0}
 curves = st.dictionaries(st.integers(1, 64), st.floats(1e-4, 10.0), min_size=1, max_size=8)
@@ -225,7 +226,7 @@ def test_what_is_known_can_be_written_down() -> None:
     costs = Costs({1: 1.0, 4: 2.0}, {"draft-simple": {1: 0.1}})
     costs.draft("other").observe(3, 2, 0.5)
     drafts = {"draft-simple": {1: 0.1}, "other": {}}
-    assert costs.to_dict() == {"verify": {1: 1.0, 4: 2.0}, "turn": 0.0, "drafts": drafts}
+    assert costs.to_dict() == {"verify": {1: 1.0, 4: 2.0}, "turn": 0.0, "attention": (0.0, 0.0), "drafts": drafts}
     again = Costs(costs.to_dict()["verify"], costs.to_dict()["drafts"])
     assert again.draft("draft-simple").points == {1: 0.1}
     assert again.draft("other").seconds(2, 1, again.verify) == 0.0

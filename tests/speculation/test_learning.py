@@ -236,3 +236,16 @@ def test_a_sequence_with_another_history_starts_anew() -> None:
     scores.follow(3, [1, 2, 3], 5)
     assert acceptance.heard == []
     scores.follow(4, [1], 2)  # nothing is known of it
+
+
+@given(seen, st.lists(st.floats(0.0, 64.0), min_size=1, max_size=20), st.floats(0.0, 1.0))
+def test_a_path_ends_where_it_is_not_worth_a_thought(
+    observed: list[tuple[int, str, int, float | None, bool]], of_tokens: list[float], least: float
+) -> None:
+    acceptance = learned(observed)
+    whole = acceptance.path(0, "a", of_tokens, len(of_tokens))
+    assert len(whole) == len(of_tokens)
+    path = acceptance.path(0, "a", of_tokens, len(of_tokens), least)
+    assert path == whole[: len(path)]
+    assert all(chance >= least for chance in path[1:])
+    assert len(path) == len(whole) or whole[len(path)] < least

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspec.speculation.costs import Costs
-from pyspec.speculation.planning import MARGIN, TRIMS, Base, Judge, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.planning import (
+    LEAST,
+    MARGIN,
+    TRIMS,
+    Base,
+    Judge,
+    Plan,
+    Prices,
+    Restoring,
+    best_lengths,
+    best_prefix,
+)
 
 chances = st.floats(0.01, 0.99)
 steps = st.floats(0.0, 0.05)
@@ -18,6 +29,16 @@ steps = st.floats(0.0, 0.05)
 
 def path_of(each: Sequence[float]) -> list[float]:
     return list(itertools.accumulate(each, lambda a, b: a * b))
+
+
+def summed(seconds: Callable[[Sequence[int]], float]) -> Callable[[Sequence[int], int], float]:
+    """Return a function that also is told the sum of the lengths, and insists on that."""
+
+    def checked(lengths: Sequence[int], n_rows: int) -> float:
+        assert n_rows == sum(lengths)
+        return seconds(lengths)
+
+    return checked
 
 
 paths = st.lists(chances, max_size=6).map(path_of)
@@ -118,13 +139,13 @@ def test_rows_are_divided_as_well_as_trying_everything_would(
         return (len(found) + tokens) / seconds(lengths) * (MARGIN if [*lengths] == none else 1.0)
 
     none = [len(path) if whole else 0 for path, whole in zip(found, fixed, strict=True)]
-    lengths = best_lengths(found, fixed, seconds)
+    lengths = best_lengths(found, fixed, summed(seconds))
     ranges = [
         [len(path)] if whole else range(len(path) + 1) for path, whole in zip(found, fixed, strict=True)
     ]  # fmt: skip
     for length, allowed in zip(lengths, ranges, strict=True):
         assert length in allowed
-    likely = min((path[-1] for path in found if path), default=1.0) > 1e-3  # others are not worth a thought
+    likely = min((path[-1] for path in found if path), default=1.0) > LEAST  # others are not worth a thought
     if likely:
         assert rate(lengths) == pytest.approx(max(map(rate, itertools.product(*ranges))))
 
@@ -135,9 +156,9 @@ def test_a_memory_that_restores_makes_lengths_dearer() -> None:
     def seconds(lengths: Sequence[int]) -> float:
         return 1.0 + 0.1 * sum(lengths)
 
-    assert best_lengths(found, [False, False], seconds) == [4, 4]
-    assert best_lengths(found, [False, False], seconds, Restoring(2, 3.0, 0.1)) == [2, 2]
-    assert best_lengths(found, [False, False], seconds, Restoring(0, 3.0, 0.1)) == [0, 0]
+    assert best_lengths(found, [False, False], summed(seconds)) == [4, 4]
+    assert best_lengths(found, [False, False], summed(seconds), Restoring(2, 3.0, 0.1)) == [2, 2]
+    assert best_lengths(found, [False, False], summed(seconds), Restoring(0, 3.0, 0.1)) == [0, 0]
 
 
 # The judge
