@@ -13,6 +13,7 @@ import time
 
 import pyspec
 from pyspec import hub
+from pyspec.errors import ConfigError
 
 _N_TIMES = 9
 
@@ -44,22 +45,46 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[64, 256, 1024, 2048])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     given = parser.parse_args()
+    try:
+        measure(given)
+    except pyspec.PyspecError as error:
+        parser.error(str(error))
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Measure and print.
+
+    Raises:
+        PyspecError: The model cannot be had, or an argument is not possible with it.
+    """
     most = max(given.rows)
-    config = pyspec.ContextConfig(n_ctx=max(given.depths) + most, n_threads=given.threads, n_outputs_max=most)
-    with pyspec.Model(hub.resolve(given.model)) as model, pyspec.Context(model, config) as context:
-        print("depth  " + "".join(f"{n:>10} rows" for n in given.rows))
-        first: dict[int, float] = {}
-        read = 0
-        for depth in sorted(given.depths):
-            while read < depth:
-                piece = min(context.n_ubatch, depth - read)
-                context.decode(batch_of(read, piece, context.n_vocab, output=False))
-                read += piece
-            times = {n: seconds_of(context, depth, n) for n in given.rows}
-            first = first or times
-            deeper = depth - min(given.depths)
-            added = {n: (times[n] - first[n]) / n / deeper * 1e6 if deeper else 0.0 for n in given.rows}
-            print(f"{depth:5}  " + "".join(f"{times[n] * 1e3:8.2f} {added[n]:6.2f}" for n in given.rows))
+    if min(*given.depths, *given.rows) < 1:
+        msg = "depths and rows must be at least 1."
+        raise ConfigError(msg)
+    with pyspec.Model(hub.resolve(given.model)) as model:
+        if max(given.depths) + most > model.info.n_ctx_train:
+            msg = f"depths and rows reach {max(given.depths) + most}; the model's context is {model.info.n_ctx_train}."
+            raise ConfigError(msg)
+        config = pyspec.ContextConfig(n_ctx=max(given.depths) + most, n_threads=given.threads, n_outputs_max=most)
+        with pyspec.Context(model, config) as context:
+            show(context, given)
+
+
+def show(context: pyspec.Context, given: argparse.Namespace) -> None:
+    """Measure, and print the table."""
+    print("depth  " + "".join(f"{n:>10} rows" for n in given.rows))
+    first: dict[int, float] = {}
+    read = 0
+    for depth in sorted(given.depths):
+        while read < depth:
+            piece = min(context.n_ubatch, depth - read)
+            context.decode(batch_of(read, piece, context.n_vocab, output=False))
+            read += piece
+        times = {n: seconds_of(context, depth, n) for n in given.rows}
+        first = first or times
+        deeper = depth - min(given.depths)
+        added = {n: (times[n] - first[n]) / n / deeper * 1e6 if deeper else 0.0 for n in given.rows}
+        print(f"{depth:5}  " + "".join(f"{times[n] * 1e3:8.2f} {added[n]:6.2f}" for n in given.rows))
     print("each: milliseconds, and microseconds per row and position beyond the first depth")
 
 

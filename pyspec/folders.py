@@ -45,7 +45,7 @@ def costs_dir(environ: Mapping[str, str] | None = None) -> Path | None:
     wanted = env.get("PYSPEC_COSTS")
     try:
         if wanted:
-            return None if wanted == "off" else Path(wanted).expanduser().absolute()
+            return None if wanted.lower() == "off" else Path(wanted).expanduser().absolute()
         return cache_dir(env) / "costs"
     except (HubError, RuntimeError, OSError):  # no home folder; a relative path where the current folder is gone
         return None

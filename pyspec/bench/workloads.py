@@ -40,6 +40,9 @@ def load_workload(name: str) -> Workload:
     """
     if name in workload_names():
         return Workload(name, _prompts((_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")))
+    if Path(name).is_char_device():
+        msg = f"The workload {name} is a device, not a file."
+        raise ConfigError(msg)
     try:
         text = Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

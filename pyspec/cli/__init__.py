@@ -6,6 +6,7 @@ What a command needs beyond this is imported when it runs, so that ``--help`` st
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import Annotated
@@ -72,8 +73,11 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last resort
         if settings.debug:
             traceback.print_exc()
-        expected = isinstance(error, PyspecError)
+        unwritable = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)
+        expected = isinstance(error, PyspecError) or unwritable
         hint = "" if expected or settings.debug else " (unexpected; --debug shows where)"
         what = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
+        if unwritable:
+            what = f"The output cannot be written: {error.strerror}."  # type: ignore[attr-defined]
         typer.echo(f"error: {what}{hint}", err=True)
         sys.exit(1)

@@ -37,6 +37,8 @@ Measured = TypeVar("Measured")
 _DRAFT_SECONDS = 0.2
 _STEPS = (1, 4)
 _VERSION = 3
+_SHORTEST, _LONGEST = 1e-7, 1e3  # seconds of anything that is believed to have been measured
+_MOST_POINTS, _MOST_COUNTED = 1 << 12, 1 << 20
 _TOKEN = 0  # any will do
 _N_READ = 4  # tokens that a drafter reads before
 
@@ -66,13 +68,21 @@ def controller_of(drafters: Sequence[Drafter], context: Context, speculation: Sp
 
 
 def _measured(drafters: Sequence[Drafter], context: Context, n_slots: int) -> tuple[dict[str, Any], bool]:
-    """Return what can be measured, and whether nothing failed: that must not stop an engine from being made."""
+    """Return what can be measured, and whether to keep it; what fails must not stop an engine from being made."""
     measured = _tried(functools.partial(measured_rows, context, n_slots), context.model.path.name)
-    rows, turn, attention = measured or DecodeTimes({}, 0.0, Attention())
+    times = measured or DecodeTimes({}, 0.0, Attention())
+    if times.disturbed:
+        _logger.info("Something else ran while decodes were measured: the next engine measures them again.")
     drafts = {each.name: _tried(functools.partial(measured_drafts, each), each.name) for each in drafters}
     found = {name: points or {} for name, points in drafts.items()}
-    known = {"verify": rows, "turn": turn, "attention": attention, "drafts": found, "acceptance": []}
-    return known, measured is not None and None not in drafts.values()
+    known = {
+        "verify": times.rows,
+        "turn": times.turn,
+        "attention": times.attention,
+        "drafts": found,
+        "acceptance": [],
+    }
+    return known, measured is not None and not times.disturbed and None not in drafts.values()
 
 
 def _tried(measure: Callable[[], Measured], what: str) -> Measured | None:
@@ -149,7 +159,7 @@ class Remembered:
             return {
                 "verify": _curve(found["verify"]),
                 "turn": _duration(found["turn"]),
-                "attention": Attention(*map(_duration, found["attention"])),
+                "attention": _attention(found["attention"]),
                 "drafts": {str(name): _curve(points) for name, points in found["drafts"].items()},
                 "acceptance": _checked(found["acceptance"]),
             }
@@ -166,7 +176,8 @@ class Remembered:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, [json.dumps(content, allow_nan=False).encode()])
         except (OSError, ValueError) as error:
-            _logger.info("The costs cannot be remembered in %s: %s", self.path, error)
+            level = logging.WARNING if os.environ.get("PYSPEC_COSTS") else logging.INFO  # somebody wants them there
+            _logger.log(level, "The costs cannot be remembered in %s: %s", self.path, error)
 
 
 def remembered(fingerprint: str, draft_model: Model | None, sizes: Mapping[str, Any]) -> Remembered:
@@ -210,10 +221,23 @@ def _duration(value: Any) -> float:
     Raises:
         ValueError: They are not.
     """
-    if not 0.0 <= float(value) < float("inf"):
-        msg = "a time is negative or infinite"
+    if not isinstance(value, (int, float)) or not 0.0 <= value <= _LONGEST:
+        msg = f"{value!r} is no time that anything takes"
         raise ValueError(msg)
     return float(value)
+
+
+def _attention(value: Any) -> Attention:
+    """Return what a position costs.
+
+    Raises:
+        ValueError: It is something else.
+        TypeError: There are too many or too few.
+    """
+    if isinstance(value, list):
+        return Attention(*map(_duration, value))
+    msg = f"{value!r} is not what a position costs"
+    raise ValueError(msg)
 
 
 def _curve(points: Mapping[str, Any]) -> dict[int, float]:
@@ -222,8 +246,8 @@ def _curve(points: Mapping[str, Any]) -> dict[int, float]:
     Raises:
         ValueError: They are not.
     """
-    curve = {int(count): float(seconds) for count, seconds in points.items()}
-    if not all(count > 0 and 0.0 < seconds < float("inf") for count, seconds in curve.items()):
-        msg = "a count or a time is not positive"
+    curve = {int(count): _duration(seconds) for count, seconds in points.items()}
+    if len(curve) > _MOST_POINTS or not all(0 < n <= _MOST_COUNTED and took >= _SHORTEST for n, took in curve.items()):
+        msg = "there are too many times, or counts and times that nothing has"
         raise ValueError(msg)
     return curve

@@ -27,6 +27,8 @@ _N_ALONE = 3  # decodes of one row in a row: the first one shows what a turn cos
 _LONGER = 1.15  # a pass in a deeper memory
 _APART = 32  # positions between decodes that are compared
 _WIDE = 4  # rows from which a position's cost shows
+_LEAST_OF_FEWER, _MOST_OF_SINGLE = 0.75, 1.5  # of fewer rows, and of as many single ones
+_MUCH_QUICKER, _MOSTLY = 0.9, 0.8
 _MOST_ALONE = 2.0  # times what a position costs each of several entries
 
 
@@ -37,11 +39,25 @@ class DecodeTimes(NamedTuple):
         rows: Rows to seconds with an empty memory, as far as they could be measured in time.
         turn: Seconds that a decode takes longer after one with another number of entries.
         attention: What a position costs.
+        steady: Hardly any decode was quicker than one of as many rows in a memory that was less deep.
     """
 
     rows: dict[int, float]
     turn: float
     attention: Attention
+    steady: bool = True
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether they cannot be right: not steady, more rows that take much less, or much more than one by one."""
+        one, longest = self.rows.get(1, 0.0), 0.0
+        if not self.steady:
+            return True
+        for n, seconds in sorted(self.rows.items()):
+            if seconds < _LEAST_OF_FEWER * longest or seconds > _MOST_OF_SINGLE * n * one > 0.0:
+                return True
+            longest = max(longest, seconds)
+        return False
 
 
 class _Timed(NamedTuple):
@@ -148,17 +164,28 @@ def _reckoned(timed: Sequence[_Timed]) -> DecodeTimes:
     for (n, turned), seconds in least.items():
         seconds_again = without_turn(seconds, turn) if turned else seconds
         rows[n] = min(seconds_again, rows.get(n, seconds_again))
-    return DecodeTimes(rows, turn, attention)
+    return DecodeTimes(rows, turn, attention, _are_steady(timed))
 
 
 def _slope(timed: Sequence[_Timed]) -> float:
     """Return the seconds that a position adds to an entry: the median over pairs of decodes of as many rows."""
-    slopes = [
-        (two.seconds - one.seconds) / (one.n_rows * (two.depth - one.depth))
+    slopes = [(two.seconds - one.seconds) / (one.n_rows * (two.depth - one.depth)) for one, two in _comparable(timed)]
+    return max(0.0, lower_median(slopes)) if slopes else 0.0
+
+
+def _are_steady(timed: Sequence[_Timed]) -> bool:
+    """Return whether what must have taken longer did so, nearly always."""
+    found = [two.seconds >= _MUCH_QUICKER * one.seconds for one, two in _comparable(timed) if one.n_rows >= _WIDE]
+    return sum(found) >= _MOSTLY * len(found)
+
+
+def _comparable(timed: Sequence[_Timed]) -> list[tuple[_Timed, _Timed]]:
+    """Return pairs of decodes of as many rows, the second one in a deeper memory."""
+    return [
+        (one, two)
         for one, two in combinations(timed, 2)
         if one.n_rows == two.n_rows and two.depth - one.depth >= _APART
     ]
-    return max(0.0, lower_median(slopes)) if slopes else 0.0
 
 
 def timed_decode(

@@ -19,6 +19,8 @@ _WINDOW = 9  # observations of a median
 _N_SEEDS = 1  # what is assumed counts like so many observations; so the first one counts if it is cheaper
 _DOUBT_SEEN, _DOUBT_NEVER_SEEN = 0.25, 0.75
 _USUAL = 0.4  # of the observations
+_DEEP = 64  # positions from which what they cost shows
+_MOST_ALONE = 2.0  # times what a position costs each of several entries, for one that is alone
 _LEAST_ABOVE = 0.02  # of what a count takes is its point's
 _FADE = 0.95  # of the weight of an observation, per later one
 _FRESH = 256  # observations
@@ -222,10 +224,27 @@ class DecodeCurve(CostCurve):
         if beside > most > 0.0:
             self._attention = Attention(*(most / beside * each for each in self._attention))
         super().observe(count, seconds)
+        if count > 1 and self.depth >= _DEEP and seconds > 0.0:
+            self._correct(self._points[count], count)
 
     def shallow(self, count: int) -> float:
         """Return what so many entries cost now with an empty memory."""
         return self._typical(count) * self._level.value
+
+    def _correct(self, point: _Point, count: int) -> None:
+        """Let positions cost something else if an empty memory's point cannot be right.
+
+        Several entries take as long as one at least, and not longer than one by one.
+        """
+        one, (alone, each) = self._typical(1), self._attention
+        off = point.typical - min(max(point.typical, one), count * one)
+        if not off or one <= 0.0:
+            return
+        right = max(0.0, each + off / (count * self.depth))
+        self._attention = Attention(min(max(alone, right), _MOST_ALONE * right), right)
+        moved = (right - each) * count * self.depth
+        point.values = [max(_LEAST_ABOVE * one, value - moved) for value in point.values]
+        point.typical = lower_median(point.values)
 
     def _beside(self, count: int) -> float:
         return self._attention.seconds(count, self.depth)

@@ -162,8 +162,9 @@ def summary_lines(found: Totals) -> list[str]:
         n_plain = found.n_plain_rounds
         source = f"in {n_plain} plain round{'s' * (n_plain > 1)}" if n_plain else "expected"
         took = f"{_ms(found.plain_seconds or 0.0)} a token, {source}"
-        lines.append(f"measured {found.speedup:.2f} times plain decoding ({took})")
+        word = "measured" if n_plain else "about"
+        lines.append(f"{word} {found.speedup:.2f} times plain decoding ({took})")
     if found.explored_seconds and found.seconds:
         tried = found.explored_seconds / found.seconds
-        lines.append(f"other lengths were tried in rounds that took {tried:.1%} of the time, at a loss of at most 1%")
+        lines.append(f"other lengths were tried in rounds that took {tried:.1%} of the time; they may cost 1% of it")
     return lines

@@ -39,3 +39,9 @@ def test_a_file_without_prompts(tmp_path: Path, content: bytes) -> None:
 def test_no_such_workload(name: str) -> None:
     with pytest.raises(ConfigError, match="code-editing"):
         load_workload(name)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/full", "/dev/null"])
+def test_a_device_is_not_read_without_end(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        load_workload(name)

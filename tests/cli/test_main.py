@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import subprocess
@@ -87,6 +88,12 @@ def test_an_unexpected_error_points_to_debug(run: Run, failing: Callable[[BaseEx
     failing(ZeroDivisionError("by zero"))
     ran = run("models", "list")
     assert (ran.code, ran.err) == (1, "error: ZeroDivisionError: by zero (unexpected; --debug shows where)\n")
+
+
+def test_output_that_cannot_be_written_is_no_fault_of_ours(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(OSError(errno.ENOSPC, "No space left on device"))
+    ran = run("models", "list")
+    assert (ran.code, ran.err) == (1, "error: The output cannot be written: No space left on device.\n")
 
 
 def test_ctrl_c_is_quiet(run: Run, failing: Callable[[BaseException], None]) -> None:

@@ -63,6 +63,9 @@ def test_a_small_context_is_no_hindrance(open_zoo: OpenZoo, n_ctx: int) -> None:
         assert engine.generate([1], max_tokens=1).tokens
 
 
+QUIET = {1: 0.01, 4: 0.015}
+
+
 def test_what_one_engine_measured_is_the_next_ones(
     open_zoo: OpenZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +73,7 @@ def test_what_one_engine_measured_is_the_next_ones(
 
     def counted(target: Any, *arguments: Any) -> DecodeTimes:
         measured.append(target.model.path.name)
-        return measured_rows(target, *arguments)
+        return measured_rows(target, *arguments)._replace(rows=QUIET, steady=True)
 
     monkeypatch.setenv("PYSPEC_COSTS", str(tmp_path / "costs"))
     monkeypatch.setattr(calibration, "measured_rows", counted)
@@ -90,6 +93,26 @@ def test_what_one_engine_measured_is_the_next_ones(
     with made(open_zoo) as engine:
         engine.generate(REPEATING, max_tokens=8)
     assert len(measured) == 4
+
+
+def test_what_was_measured_beside_something_else_is_not_the_next_ones(
+    open_zoo: OpenZoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    measured: list[Any] = []
+
+    def disturbed(target: Any, *arguments: Any) -> DecodeTimes:
+        measured.append(target)
+        return measured_rows(target, *arguments)._replace(rows=QUIET, steady=False)
+
+    monkeypatch.setenv("PYSPEC_COSTS", str(tmp_path / "costs"))
+    monkeypatch.setattr(calibration, "measured_rows", disturbed)
+    caplog.set_level("INFO")
+    for _ in range(2):
+        with made(open_zoo) as engine:
+            assert engine.generate(REPEATING, max_tokens=8).tokens
+    assert len(measured) == 2
+    assert not (tmp_path / "costs").exists()
+    assert "the next engine measures them again" in caplog.text
 
 
 # What fails

@@ -77,13 +77,15 @@ DAMAGED: Mapping[str, list[Any]] = {
     "key": [{**KEY, "n_cpus": 3}, {}, None],
     "verify": [
         *({"1": took} for took in (0, -1.0, None, "x", float("inf"), float("nan"), 10**400)),
-        *({count: 1.0} for count in ("0", "-1", "x", "1.5")),
+        *({count: 1.0} for count in ("0", "-1", "x", "1.5", "9999999")),
+        *({"1": took} for took in (1e-300, 1e300, 1.7e308, "1", [1.0])),
+        {str(n): 1.0 for n in range(1, 5000)},
         [],
         None,
         "x",
     ],
     "turn": [-1.0, float("nan"), float("inf"), None, "x", {}],
-    "attention": [[-1.0, 1.0], [1.0, float("nan")], [1.0, 2.0, 3.0], [None, 1.0], 1.0, None, "xyz"],
+    "attention": [[-1.0, 1.0], [1.0, float("nan")], [1.0, 2.0, 3.0], [None, 1.0], [1e9, 1.0], 1.0, None, "xyz", "12"],
     "drafts": [{"suffix": {"1": -1}}, {"suffix": 1}, [], None],
     "acceptance": [
         None,
@@ -145,6 +147,17 @@ def test_a_place_that_cannot_be_read_or_written_is_no_error(tmp_path: Path) -> N
     finally:
         closed.chmod(0o700)
     assert (tmp_path / "file").read_text(encoding="utf-8") == "x"
+
+
+def test_a_place_that_was_named_and_is_none_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for named, n_warnings in (("", 0), (str(tmp_path / "file"), 1)):
+        caplog.clear()
+        monkeypatch.setenv("PYSPEC_COSTS", named)
+        Remembered(KEY, tmp_path / "file" / "costs").write(*learned())
+        assert len([record for record in caplog.records if record.levelname == "WARNING"]) == n_warnings
 
 
 def test_an_inaccessible_place_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

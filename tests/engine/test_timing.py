@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine.timing import MANY_ROWS, ROWS, measured_rows
+from pyspec.engine.timing import MANY_ROWS, ROWS, DecodeTimes, measured_rows
 from pyspec.llama.batch import Batch
 from pyspec.speculation.curves import Attention
 from tests.fakes import FakeRows, FakeTarget, Fuse, HashLogits, InjectedError
@@ -150,6 +151,34 @@ def test_memory_is_empty_afterwards() -> None:
     target = timed(lambda _n, _i: 1e-5)
     measured_rows(target, clock=target.clock)
     assert target.memory.length(0) == 0
+
+
+def test_a_machine_that_is_busy_with_something_else_is_found_out() -> None:
+    """Positions seem to cost nothing then, or anything."""
+    for attention in ((0.0, 0.0), (6e-8, 4e-8)):
+        for noise, disturbed in ((0.04, False), (3.0, True)):
+            random_ = random.Random(5)  # noqa: S311 - times
+
+            def takes(n: int, _i: int, noise: float = noise, random_: random.Random = random_) -> float:
+                return 1e-5 * (10 + n) * (1 + noise * random_.random())
+
+            target = timed(takes, attention=attention)
+            assert measured_rows(target, clock=target.clock).disturbed is disturbed
+
+
+@pytest.mark.parametrize(
+    ("rows", "disturbed"),
+    [
+        ({1: 10.0, 2: 16.0, 4: 17.0, 16: 50.0}, False),
+        ({1: 10.0, 2: 9.0, 4: 8.0}, False),  # noise
+        ({1: 10.0, 4: 61.0}, True),  # dearer than one by one
+        ({1: 10.0, 4: 30.0, 8: 20.0}, True),
+        ({4: 10.0}, False),
+        ({}, False),
+    ],
+)
+def test_times_that_cannot_be_right_are_found_out(rows: dict[int, float], disturbed: bool) -> None:  # noqa: FBT001
+    assert DecodeTimes(rows, 0.0, Attention()).disturbed is disturbed
 
 
 @pytest.mark.parametrize("point", ["decode", "half-decoded", "decoded"])

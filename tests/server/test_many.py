@@ -94,7 +94,10 @@ def check_metrics(client: Client, engine: FakeEngine, *, whole: int, left: int) 
     assert 0 < n_left <= left  # the others had their answers when they left
     ended = {name: value for name, value in found.items() if name.startswith("pyspec:request_success_total[")}
     assert sum(ended.values()) == found["pyspec:engine_requests_total"] == len(engine.requests)
-    assert ended["pyspec:request_success_total[abort]"] == engine.n_closed > 0
+    n_aborted = ended.get(
+        "pyspec:request_success_total[abort]", 0
+    )  # none where threads are slow: test_real_load has some
+    assert n_aborted == engine.n_closed
     assert found["pyspec:e2e_request_latency_seconds_count"] == len(engine.requests)
     assert found["pyspec:num_requests_running"] == found["pyspec:num_requests_waiting"] == 0
     assert found["pyspec:generation_tokens_total"] == (

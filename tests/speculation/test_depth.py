@@ -63,6 +63,30 @@ def test_where_positions_cost_something_else_rounds_correct_it(wrong: float) -> 
     assert [curve.seconds(n) for n in (1, 8)] == pytest.approx([0.018, 0.054], rel=0.02)
 
 
+@pytest.mark.parametrize("wrong", [0.0, 0.5, 1.5, 3.0])
+def test_what_is_learned_deep_does_not_mislead_later_in_a_shallow_memory(wrong: float) -> None:
+    """Sixteen rows never seem to cost less than one, nor one row by one less than all of them."""
+    curve = DecodeCurve(Level(), ROWS, Attention(*(wrong * seconds for seconds in ATTENTION)))
+    for depth in range(900, 1200):
+        curve.depth = float(depth)
+        for n in (1, 16, 1, 4):
+            curve.observe(n, ROWS[n] + ATTENTION.seconds(n, depth))
+    for n in (4, 16):
+        assert 0.9 * curve.shallow(1) <= curve.shallow(n) <= 1.1 * n * curve.shallow(1)
+    curve.depth = 1000.0
+    assert curve.seconds(16) == pytest.approx(ROWS[16] + ATTENTION.seconds(16, 1000.0), rel=0.2)
+
+
+def test_one_hiccup_does_not_make_positions_dear() -> None:
+    curve = DecodeCurve(Level(), ROWS, ATTENTION)
+    curve.depth = 300.0
+    for i in range(40):
+        for n in (1, 8):
+            took = ROWS[n] + ATTENTION.seconds(n, 300.0)
+            curve.observe(n, took * (50.0 if i == 20 else 1.0))
+    assert curve.attention == pytest.approx(ATTENTION)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.floats(0.0, 1e5), st.floats(1e-6, 10.0)), max_size=40),
     st.floats(0.0, 1.0),
