@@ -109,6 +109,8 @@ def test_what_was_measured_beside_something_else_is_not_the_next_ones(
     caplog.set_level("INFO")
     for _ in range(2):
         with made(open_zoo) as engine:
+            in_proportion = {n: took * QUIET[1] / TYPICAL[1] for n, took in TYPICAL.items()}
+            assert controller_of(engine).costs.verify.points == pytest.approx(in_proportion)
             assert engine.generate(REPEATING, max_tokens=8).tokens
     assert len(measured) == 2
     assert not (tmp_path / "costs").exists()
