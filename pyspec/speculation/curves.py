@@ -232,15 +232,11 @@ class DecodeCurve(CostCurve):
         return self._typical(count) * self._level.value
 
     def _correct(self, point: _Point, count: int) -> None:
-        """Let positions cost something else if an empty memory's point cannot be right.
-
-        Several entries take as long as one at least, and not longer than one by one.
-        """
+        """Let positions cost less if several entries seem to take less than one in an empty memory."""
         one, (alone, each) = self._typical(1), self._attention
-        off = point.typical - min(max(point.typical, one), count * one)
-        if not off or one <= 0.0:
+        if point.typical >= one:
             return
-        right = max(0.0, each + off / (count * self.depth))
+        right = max(0.0, each - (one - point.typical) / (count * self.depth))
         self._attention = Attention(min(max(alone, right), _MOST_ALONE * right), right)
         moved = (right - each) * count * self.depth
         point.values = [max(_LEAST_ABOVE * one, value - moved) for value in point.values]

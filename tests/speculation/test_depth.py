@@ -65,16 +65,26 @@ def test_where_positions_cost_something_else_rounds_correct_it(wrong: float) -> 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.5, 1.5, 3.0])
 def test_what_is_learned_deep_does_not_mislead_later_in_a_shallow_memory(wrong: float) -> None:
-    """Sixteen rows never seem to cost less than one, nor one row by one less than all of them."""
+    """Sixteen rows never seem to cost less than one."""
     curve = DecodeCurve(Level(), ROWS, Attention(*(wrong * seconds for seconds in ATTENTION)))
     for depth in range(900, 1200):
         curve.depth = float(depth)
         for n in (1, 16, 1, 4):
             curve.observe(n, ROWS[n] + ATTENTION.seconds(n, depth))
     for n in (4, 16):
-        assert 0.9 * curve.shallow(1) <= curve.shallow(n) <= 1.1 * n * curve.shallow(1)
+        assert curve.shallow(n) >= 0.9 * curve.shallow(1)
     curve.depth = 1000.0
     assert curve.seconds(16) == pytest.approx(ROWS[16] + ATTENTION.seconds(16, 1000.0), rel=0.2)
+
+
+def test_two_rows_may_take_more_than_two_single_ones() -> None:
+    """Single rows have kernels of their own; that is no reason to think that positions cost more."""
+    curve = DecodeCurve(Level(), {1: 3.0, 2: 7.0, 8: 9.0}, Attention(2e-3, 2e-3))
+    curve.depth = 200.0
+    for _ in range(30):
+        for n, took in ((1, 3.4), (2, 7.8), (1, 3.4), (8, 12.2)):
+            curve.observe(n, took)
+    assert curve.attention == pytest.approx((2e-3, 2e-3))
 
 
 def test_one_hiccup_does_not_make_positions_dear() -> None:
