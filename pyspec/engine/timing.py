@@ -29,7 +29,6 @@ _APART = 32  # positions between decodes that are compared
 _WIDE = 4  # rows from which a position's cost shows
 _LEAST_OF_FEWER, _MOST_OF_SINGLE = 0.75, 1.5  # of fewer rows, and of as many single ones
 _MUCH_QUICKER, _MOSTLY = 0.9, 0.8
-_MOST_ALONE = 2.0  # times what a position costs each of several entries
 
 
 class DecodeTimes(NamedTuple):
@@ -153,7 +152,7 @@ def _reckoned(timed: Sequence[_Timed]) -> DecodeTimes:
     """Return what the times come to; of several the least counts, since what else runs only makes them longer."""
     each = _slope([one for one in timed if one.n_rows >= _WIDE])
     alone = _slope([one for one in timed if one.n_rows == 1 and not one.turned])
-    attention = Attention(min(max(each, alone), _MOST_ALONE * each), each)
+    attention = Attention.believed(alone, each)
     least: dict[tuple[int, bool], float] = {}
     for n, depth, turned, seconds in timed:
         bare = max(seconds / 2, seconds - attention.seconds(n, depth))

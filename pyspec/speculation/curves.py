@@ -185,6 +185,14 @@ class Attention(NamedTuple):
     alone: float = 0.0
     each: float = 0.0
 
+    @classmethod
+    def believed(cls, alone: float, each: float) -> Attention:
+        """Return what was found, with a single entry taking as long as one of several at least, and at most twice.
+
+        Its own times are too much alike to tell more.
+        """
+        return cls(min(max(alone, each), _MOST_ALONE * each), each)
+
     def seconds(self, n_entries: int, depth: float) -> float:
         """Return what entries take with so many positions before each of them."""
         return depth * (self.alone if n_entries == 1 else n_entries * self.each)
@@ -237,7 +245,7 @@ class DecodeCurve(CostCurve):
         if point.typical >= one:
             return
         right = max(0.0, each - (one - point.typical) / (count * self.depth))
-        self._attention = Attention(min(max(alone, right), _MOST_ALONE * right), right)
+        self._attention = Attention.believed(alone, right)
         moved = (right - each) * count * self.depth
         point.values = [max(_LEAST_ABOVE * one, value - moved) for value in point.values]
         point.typical = lower_median(point.values)

@@ -166,6 +166,14 @@ def test_a_machine_that_is_busy_with_something_else_is_found_out() -> None:
             assert measured_rows(target, clock=target.clock).disturbed is disturbed
 
 
+def test_a_machine_that_was_busy_at_first_is_found_out() -> None:
+    """The least of each number of rows looks right, but what positions cost cannot be seen."""
+    target = timed(lambda n, i: 1e-5 * (10 + n) * (1.5 if i <= N_PASS else 1.0), attention=(6e-8, 4e-8))
+    times = measured_rows(target, clock=target.clock)
+    assert not times._replace(steady=True).disturbed
+    assert times.disturbed
+
+
 @pytest.mark.parametrize(
     ("rows", "disturbed"),
     [

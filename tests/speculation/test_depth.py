@@ -77,6 +77,15 @@ def test_what_is_learned_deep_does_not_mislead_later_in_a_shallow_memory(wrong: 
     assert curve.seconds(16) == pytest.approx(ROWS[16] + ATTENTION.seconds(16, 1000.0), rel=0.2)
 
 
+@pytest.mark.parametrize("count", [1, 8])
+def test_positions_cannot_cost_more_than_all_that_was_observed(count: int) -> None:
+    """Found out at once, also by single rows: nothing would be drafted otherwise."""
+    curve = DecodeCurve(Level(), ROWS, Attention(1.0, 1.0))
+    curve.depth = 300.0
+    curve.observe(count, ROWS[count] + ATTENTION.seconds(count, 300.0))
+    assert curve.seconds(count) < 0.1
+
+
 def test_two_rows_may_take_more_than_two_single_ones() -> None:
     """Single rows have kernels of their own; that is no reason to think that positions cost more."""
     curve = DecodeCurve(Level(), {1: 3.0, 2: 7.0, 8: 9.0}, Attention(2e-3, 2e-3))
