@@ -98,6 +98,11 @@ int32_t pys_model_load(const char * path, const pys_model_params * params, pys_m
             llama_model_free(loaded);
             return pys::fail(PYS_ERR_MODEL_LOAD, unusable);
         }
+        const auto goes_on = [&] { return params->progress == nullptr || on_progress(1.0F, &relay); };
+        if (!pys::use_large_pages(loaded, params->large_page_bytes, goes_on)) {
+            llama_model_free(loaded);
+            return pys::fail(PYS_ERR_CANCELLED, "loading was cancelled");
+        }
         const llama_vocab * vocab = llama_model_get_vocab(loaded);
         *model = new pys_model{loaded, vocab, llama_vocab_n_tokens(vocab)};
         return PYS_OK;

@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 5 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 6 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -79,8 +79,9 @@ typedef struct pys_model_params {
     int32_t use_mlock;
     int32_t check_tensors;
     int32_t vocab_only;
-    int32_t repack; /* allow weights to be laid out again for the CPU */
-    int32_t next_n; /* load next-n layers */
+    int32_t repack;            /* allow weights to be laid out again for the CPU */
+    int32_t next_n;            /* load next-n layers */
+    uint64_t large_page_bytes; /* weights for the CPU are moved to large pages when they are at most so large */
     pys_progress_fn progress;
     void * progress_data;
 } pys_model_params;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -156,6 +157,10 @@ int32_t best_token(const float * logits, int32_t n_vocab);
 
 // The k largest logits of a row, best first, lowest id first among equals; returns how many there are.
 int32_t top_k(pys_context * context, int32_t row, int32_t k, int32_t * tokens, float * logits);
+
+// Moves the weights to large pages, where only a CPU computes, the system has such pages, and the weights are at most
+// so many bytes. Asks between pieces whether to go on, and returns false if not.
+bool use_large_pages(const llama_model * model, uint64_t budget, const std::function<bool()> & goes_on);
 
 // Copies text into the caller's buffer; see "text" results in pyspec_decl.h.
 int32_t copy_text(const char * text, size_t size, char * buffer, int32_t capacity, int32_t * length);

@@ -140,6 +140,8 @@ class ModelConfig:
         vocab_only: Load the vocabulary and metadata only; such a model cannot make a context.
         repack: Lay out quantised weights again for the CPU at hand (faster, uses memory of its own).
         next_n: Load next-n (MTP) layers where the file has them; draft-mtp drafts with them.
+        large_pages: On Linux, move the weights to large pages when only a CPU computes and they take little of the
+            free memory; decodes are some percent faster. Of a mapped file that is a copy of its own.
     """
 
     n_gpu_layers: int = -1
@@ -150,11 +152,12 @@ class ModelConfig:
     vocab_only: bool = False
     repack: bool = True
     next_n: bool = True
+    large_pages: bool = True
 
     def __post_init__(self) -> None:
         require_int("n_gpu_layers", self.n_gpu_layers, -1, MAX_INT32)
         require_int("main_gpu", self.main_gpu, 0, 1023)
-        for name in ("use_mmap", "use_mlock", "check_tensors", "vocab_only", "repack", "next_n"):
+        for name in ("use_mmap", "use_mlock", "check_tensors", "vocab_only", "repack", "next_n", "large_pages"):
             require_bool(name, getattr(self, name))
 
 

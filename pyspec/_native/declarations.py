@@ -20,7 +20,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -51,6 +51,7 @@ class ModelParams(Structure):
         ("vocab_only", c_int32),
         ("repack", c_int32),
         ("next_n", c_int32),
+        ("large_page_bytes", c_uint64),
         ("progress", ProgressFunction),
         ("progress_data", c_void_p),
     ]

@@ -23,8 +23,10 @@ _MAX_TARGET_LAYERS = 512  # LLAMA_MAX_LAYERS
 _GO_ON = 42  # what pys_progress_fn must return; anything else, such as what a dropped exception leaves, stops
 
 
-def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | None] | None) -> Handle:
-    """Load a model.
+def load(
+    path: bytes, config: ModelConfig, progress: Callable[[float], bool | None] | None, large_page_bytes: int = 0
+) -> Handle:
+    """Load a model; its weights move to large pages if they have at most so many bytes.
 
     An exception raised by ``progress`` stops the loading and is raised again here.
     """
@@ -52,6 +54,7 @@ def load(path: bytes, config: ModelConfig, progress: Callable[[float], bool | No
         vocab_only=config.vocab_only,
         repack=config.repack,
         next_n=config.next_n,
+        large_page_bytes=large_page_bytes,
         progress=ProgressFunction(on_progress) if progress is not None else ProgressFunction(),
     )
     address = ctypes.c_void_p()

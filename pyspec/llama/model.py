@@ -24,6 +24,7 @@ from pyspec.errors import (
     ModelNotFoundError,
     NativeError,
 )
+from pyspec.llama.large_pages import most_bytes
 from pyspec.llama.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Model:
             msg = f"config must be a ModelConfig, not {type(self.config).__name__}."
             raise ConfigError(msg)
         try:
-            self.handle = native.load(os.fsencode(self.path), self.config, progress)
+            self.handle = native.load(os.fsencode(self.path), self.config, progress, _large_page_bytes(self.config))
         except LoadCancelledError:
             raise
         except (ModelLoadError, NativeError) as error:
@@ -195,6 +196,11 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self.path.name}: {self.info.description}{', closed' if self.closed else ''}>"
+
+
+def _large_page_bytes(config: ModelConfig) -> int:
+    stays = config.vocab_only or config.use_mlock  # nothing to read; locked where it is
+    return most_bytes() if config.large_pages and not stays else 0
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
