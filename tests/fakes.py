@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -257,10 +258,11 @@ class FakeRows:
     def __len__(self) -> int:
         return len(self._block)
 
-    def __getitem__(self, part: slice) -> FakeRows:
-        assert part.step in (None, 1)
+    def split(self, counts: Iterable[int]) -> list[FakeRows]:
         self._check()
-        return FakeRows(self._target, self._block[part])
+        ends = list(itertools.accumulate(counts, initial=0))
+        assert ends[-1] <= len(self)
+        return [FakeRows(self._target, self._block[first:end]) for first, end in itertools.pairwise(ends)]
 
     def logits(self, i: int) -> Row:
         self._check()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import log
+from pyspec._native.batches import BatchBuffer
 from pyspec._native.buffers import Int32Out, address_of
-from pyspec._native.declarations import BatchArrays, ContextInfo, ContextParams
+from pyspec._native.declarations import ContextInfo, ContextParams
 from pyspec._native.handles import Handle, array_interface
 from pyspec._native.library import lib
 from pyspec._native.status import check
-
-_INT32 = 4  # bytes
 
 
 def type_id(name: str) -> int:
@@ -30,14 +28,13 @@ def type_id(name: str) -> int:
 class ContextHandle(Handle):
     """A context's handle with cells for arguments and small results; one thread owns it, so they can be used again."""
 
-    __slots__ = ("batch", "batch_ref", "first", "lengths", "second")
+    __slots__ = ("batch", "first", "lengths", "second")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.first = Int32Out()
         self.second = Int32Out()
-        self.batch = BatchArrays()
-        self.batch_ref = ctypes.byref(self.batch)
+        self.batch = BatchBuffer()
         self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
 
 
@@ -93,37 +90,20 @@ def decode(
     *,
     encode: bool = False,
 ) -> array[int]:
-    """Run a decode, or the encoder, and return the best token of each wanted row.
+    """Run a decode, or the encoder, and return the best tokens, those of the wanted rows first.
 
-    All lists of numbers go into one buffer: tokens, positions, offsets, sequences.
+    The array is longer than that, and the next decode overwrites it.
     """
-    n_tokens = len(tokens)
-    flat = [seq_id for entry in seq_ids for seq_id in entry] if n_tokens > 1 else seq_ids[0]
-    if len(flat) == n_tokens:
-        offsets: Iterable[int] = range(n_tokens + 1)
-    else:
-        offsets = itertools.accumulate(map(len, seq_ids), initial=0)
-    numbers, flags = array("i", [*tokens, *positions, *offsets, *flat]), array("b", outputs)
-    context.lengths.clear()
     batch = context.batch
-    address = numbers.buffer_info()[0]
-    batch.tokens = address
-    batch.positions = address + _INT32 * n_tokens
-    batch.seq_offsets = address + 2 * _INT32 * n_tokens
-    batch.seq_ids = address + _INT32 * (3 * n_tokens + 1)
-    batch.outputs = flags.buffer_info()[0]
-    best = array("i", bytes(_INT32 * outputs.count(True)))
-    batch.best = best.buffer_info()[0]
-    batch.n_tokens = n_tokens
-    rows = np.ascontiguousarray(states, np.float32) if states else None
-    batch.rows, batch.row_width = (None, 0) if rows is None else (rows.ctypes.data, rows.shape[1])
+    batch.fill(tokens, positions, seq_ids, outputs, states)
+    context.lengths.clear()
     run = lib().pys_context_encode if encode else lib().pys_context_decode
-    status = run(context.pointer, context.batch_ref)
+    status = run(context.pointer, batch.ref)
     if status:
         context.check(status)
     if log.pending().value:
         log.forward_pending()
-    return best
+    return batch.best
 
 
 def logits(context: Handle, n_vocab: int) -> npt.NDArray[np.float32]:

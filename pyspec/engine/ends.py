@@ -22,7 +22,7 @@ def told(error: BaseException) -> Exception:
 
 def is_over(request: Request) -> bool:
     """Return whether nobody wants a request any more, or its time is over."""
-    return request.cancelled or request.is_late
+    return request.cancelled or (request.deadline is not None and request.is_late)
 
 
 def lateness(request: Request) -> DeadlineError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.config import SamplingConfig
 from pyspec.engine.result import Chunk
@@ -32,8 +32,7 @@ class Began:
     queue_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(NamedTuple):
     """A round was played.
 
     Attributes:

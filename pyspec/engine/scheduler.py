@@ -15,7 +15,7 @@ import functools
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -248,11 +248,12 @@ class Scheduler:
         batch = self._batch
         joined: list[Slot] = []
         running = [slot for slot in slots if self._goes_on(slot)]
-        if not running:
+        requests = tuple([slot.request for slot in running if slot.request is not None])
+        if not requests:
             return
-        batch.sequences = [slot.request.sequence for slot in running if slot.request is not None]
+        batch.sequences = [request.sequence for request in requests]
         batch.changes = Changes if alone else functools.partial(self._changes, joined)
-        self.playing = tuple(slot.request for slot in running if slot.request is not None)
+        self.playing = requests
         failed: Exception | None = None
         try:
             run_round(batch, self.chain, self._target, self._rule)
@@ -303,9 +304,10 @@ class Scheduler:
         """Take in what came while drafts were made: new requests begin, and others need not be verified."""
         self._news()
         joined += self._seat()
-        arrived = [slot.request.sequence for slot in joined if slot.request is not None]
-        self.playing += tuple(slot.request for slot in joined if slot.request is not None)
-        return Changes(arrived, {request.sequence.seq_id for request in self.playing if request.cancelled})
+        arrived = [slot.request for slot in joined if slot.request is not None]
+        self.playing += tuple(arrived)
+        left = [request.sequence.seq_id for request in self.playing if request.cancelled]
+        return Changes([request.sequence for request in arrived], left)
 
     def _goes_on(self, slot: Slot) -> bool:
         """Return whether a slot's request has another round; end it if not."""
@@ -315,12 +317,13 @@ class Scheduler:
         sequence = request.sequence
         if sequence.reading and sequence.lag:
             return True
-        if sequence.ending.remaining > 0:
-            if sequence.n_committed < self._target.n_ctx_seq:
+        remaining = sequence.ending.remaining
+        if remaining > 0:
+            if len(sequence.history) < self._target.n_ctx_seq:
                 return True
             if self._n_keep is not None and not sequence.rows and sequence.n_committed > 1:
                 return self._shifts(slot, request, self._n_keep)
-        finish = Finish.LENGTH if sequence.ending.remaining <= 0 else Finish.CONTEXT
+        finish = Finish.LENGTH if remaining <= 0 else Finish.CONTEXT
         self._end(slot, finish, chunk=Chunk(request.text.release(sequence.ending, finish), (), (), (), finish))
         return False
 
@@ -335,15 +338,9 @@ class Scheduler:
 
     def _tell(self, slots: Iterable[Slot], outcomes: dict[int, Outcome]) -> None:
         """Let each request hear what was decided, after it was counted."""
-        seated = [(slot, slot.request, outcomes.get(slot.seq_id)) for slot in slots]
-        for _, request, outcome in seated:
-            if request is not None and outcome is not None:
-                self.totals.n_emitted_tokens += len(outcome.emitted)
-                self.totals.n_forced_tokens += outcome.n_forced
-                self.totals.n_rounds += 1
-        if time.perf_counter() - self._shown >= _SHOWN_EVERY or any(each.finish for each in outcomes.values()):
-            self._show_counts()
-        for slot, request, outcome in seated:
+        self._count(outcomes.values())
+        for slot in slots:
+            request, outcome = slot.request, outcomes.get(slot.seq_id)
             if request is None:
                 continue
             if outcome is None:
@@ -355,6 +352,18 @@ class Scheduler:
             request.tell(Played(self._chunk(outcome, text), outcome, seconds))
             if outcome.finish is not None:
                 self._end(slot, outcome.finish)
+
+    def _count(self, outcomes: Collection[Outcome]) -> None:
+        totals, ends = self.totals, False
+        totals.n_rounds += len(outcomes)
+        for outcome in outcomes:
+            totals.n_emitted_tokens += len(outcome.emitted)
+            if outcome.n_accepted:
+                totals.n_forced_tokens += outcome.n_forced
+            if outcome.finish is not None:
+                ends = True
+        if ends or time.perf_counter() - self._shown >= _SHOWN_EVERY:
+            self._show_counts()
 
     def _show_counts(self) -> Counts:
         """Let other threads see what was counted, all of it at once."""

@@ -11,19 +11,16 @@ import numpy.typing as npt
 
 from pyspec._native import contexts as native
 from pyspec._native.devices import devices
-from pyspec.config import ContextConfig, default_threads, require_bool, require_int, shown
+from pyspec.config import ContextConfig, default_threads, require_bool, require_int
 from pyspec.errors import (
     BatchError,
     ConfigError,
     ContextCreateError,
-    ContextFullError,
     LifetimeError,
-    PositionError,
-    SequenceError,
-    TokenError,
     UnsupportedError,
 )
 from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
+from pyspec.llama.entries import checked_ends, held, plain_ends
 from pyspec.llama.hidden import HiddenStates
 from pyspec.llama.limits import refuse_what_crashes, row_rule
 from pyspec.llama.memory import Memory, RollbackKind
@@ -101,8 +98,8 @@ class Context:
         self.selecting: set[int] = set()  # sequences whose tokens the device selects
         self.n_decodes: int = 0
         self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
-        self._rows = row_rule(model, next_n=next_n)
-        self.reads_rows_beside_tokens = self._rows.beside_token
+        self.row_rule = row_rule(model, next_n=next_n)
+        self.reads_rows_beside_tokens = self.row_rule.beside_token
         self._abort = native.AbortFlag(self.handle)
         self._n_rows_reserved = self.n_seq_max
         self._views: list[weakref.ref[npt.NDArray[np.float32]]] = []  # of the native buffer, as far as they are alive
@@ -145,17 +142,18 @@ class Context:
             ContextFullError: There is no room. Memory is unchanged.
             DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came.
         """
-        ends = self._plain_step(batch)
+        ends = plain_ends(self, batch)
         if ends is None:
             self.handle.require_usable()  # before the batch: a closed context has no positions to compare with
-            ends = self._check_batch(batch)
+            ends = checked_ends(self, batch)
+        if batch.n_outputs > self._n_rows_reserved:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
         lengths = {**self.handle.lengths, **ends}
         best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
         self.handle.lengths.update(lengths)
         self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
-        return Rows(self, best, 0, batch.n_outputs)
+        return Rows(self, best, self.n_decodes, 0, batch.n_outputs)
 
     def encode(self, rows: npt.NDArray[np.float32]) -> None:
         """Run the encoder of a draft model over rows of features; ``hidden.next_n()`` then has its answers.
@@ -177,7 +175,7 @@ class Context:
             raise BatchError(msg)
         self.n_decodes += 1
         known = dict(self.handle.lengths)
-        first = self._length(0)  # llama.cpp wants positions that could follow, and does not use them
+        first = held(self, 0)  # llama.cpp wants positions that could follow, and does not use them
         nothing, positions = [NO_TOKEN] * count, range(first, first + count)
         native.decode(self.handle, nothing, positions, [(0,)] * count, [True] * count, states, encode=True)
         self.handle.lengths.update(known)
@@ -227,101 +225,13 @@ class Context:
         size = f"{self.n_ctx} tokens, {self.n_seq_max} sequences"
         return f"<Context of {self.model.path.name}: {size}{', closed' if self.closed else ''}>"
 
-    def _plain_step(self, batch: Batch) -> dict[int, int] | None:
-        """Recognise one token that continues one sequence, because that is what runs most often.
-
-        Returns:
-            What ``_check_batch`` would; None when there is more to look at.
-        """
-        if type(batch) is not Batch or batch.states or self._rows.beside_token:
-            return None
-        for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
-            if type(part) is not list or len(part) != 1:
-                return None
-        token, position, sequences = batch.tokens[0], batch.positions[0], batch.seq_ids[0]
-        fits = type(token) is int and 0 <= token < self.n_vocab and batch.n_outputs == batch.outputs.count(True)
-        if not fits or type(position) is not int or position >= self.n_ctx_seq or type(sequences) is not tuple:
-            return None
-        if len(sequences) != 1 or self.handle.lengths.get(sequences[0]) != position:
-            return None
-        return {sequences[0]: position + 1}
-
-    def _check_batch(self, batch: Batch) -> dict[int, int]:
-        """Return how many positions each of its sequences will hold."""
-        if not isinstance(batch, Batch):
-            msg = f"batch must be a Batch, not {type(batch).__name__}."
-            raise BatchError(msg)
-        n_entries = len(batch.tokens) if isinstance(batch.tokens, list) else 0
-        for part in (batch.positions, batch.seq_ids, batch.outputs, batch.states or batch.tokens):
-            if not isinstance(part, list) or len(part) != n_entries:
-                n_entries = -1
-        n_outputs, n_silent = batch.outputs.count(True), batch.outputs.count(False)
-        if n_entries < 0 or n_outputs != batch.n_outputs or n_outputs + n_silent != n_entries:
-            msg = "The lists of the batch do not match each other, or only some entries have a row; fill it with add()."
-            raise BatchError(msg)
-        if not 1 <= n_entries <= self.n_batch:
-            msg = f"A batch must have 1 to {self.n_batch} entries (n_batch), not {n_entries}."
-            raise BatchError(msg)
-        self._rows.check(batch, model_name=self.model.path.name)
-        if batch.n_outputs > self.n_outputs_max:
-            msg = f"{batch.n_outputs} logits rows are wanted; at most {self.n_outputs_max} fit (n_outputs_max)."
-            raise BatchError(msg)
-        self._require_decoder()
-        return self._check_entries(batch)
-
-    def _require_decoder(self) -> None:
-        if not self.model.info.has_decoder:
-            msg = f"{self.model.path.name} is an encoder; it cannot generate."
-            raise UnsupportedError(msg)
-
-    def _check_entries(self, batch: Batch) -> dict[int, int]:
-        """Check each token, and that each sequence goes on where it ends. One pass: this runs for every token."""
-        n_vocab = self.n_vocab
-        ends: dict[int, int] = {}
-        for i, token in enumerate(batch.tokens):
-            legal = type(token) is int and (0 <= token < n_vocab or (token == NO_TOKEN and bool(batch.states)))
-            if not legal:
-                msg = f"Entry {i} has the token {shown(token)}; the vocabulary has the ids 0 to {n_vocab - 1}."
-                raise TokenError(msg)
-            position = batch.positions[i]
-            for seq_id in self._checked_sequences(i, batch.seq_ids[i]):
-                end = ends[seq_id] if seq_id in ends else self._length(seq_id)
-                if type(position) is not int or position != end:
-                    msg = (
-                        f"Entry {i} is at position {shown(position)} of sequence {seq_id}; its next position is {end}."
-                    )
-                    raise PositionError(msg)
-                if not self.borrows_memory:  # there, entries are read beside what the target holds, and not kept
-                    ends[seq_id] = end + 1
-        for seq_id, end in ends.items():
-            if end > self.n_ctx_seq:
-                msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {self.n_ctx_seq}."
-                raise ContextFullError(msg)
-        return ends
-
-    def _checked_sequences(self, i: int, sequences: object) -> tuple[int, ...]:
-        if not isinstance(sequences, tuple) or not sequences:
-            msg = f"Entry {i} must belong to at least one sequence; found {shown(sequences)}."
-            raise BatchError(msg)
-        for seq_id in sequences:
-            if type(seq_id) is not int or not 0 <= seq_id < self.n_seq_max:
-                msg = f"Entry {i} is of sequence {shown(seq_id)}; this context has 0 to {self.n_seq_max - 1}."
-                raise SequenceError(msg)
-        return sequences
-
-    def _length(self, seq_id: int) -> int:
-        if not self.has_memory:
-            return 0
-        known = None if self.borrows_memory else self.handle.lengths.get(seq_id)
-        return native.memory_range(self.handle, seq_id)[1] + 1 if known is None else known
-
     def rows_may_move(self) -> None:
         """Note that the next decode lays out its buffer anew, whatever the number of rows."""
         self._n_rows_reserved = 0
 
     def _forbid_moving_rows(self, n_rows: int) -> None:
         """A decode with more rows than ever before moves the buffer, which would leave views dangling."""
-        if n_rows > self._n_rows_reserved and any(view() is not None for view in self._views):
+        if any(view() is not None for view in self._views):
             msg = (
                 f"This decode wants {n_rows} logits rows, more than before, which moves the buffer under arrays "
                 f"taken from an earlier decode. Drop or copy these arrays first."

@@ -28,12 +28,12 @@ class Rows:
 
     __slots__ = ("_best", "_context", "_count", "_n_decodes", "_start")
 
-    def __init__(self, context: Context, best: Sequence[int], start: int, count: int) -> None:
+    def __init__(self, context: Context, best: Sequence[int], n_decodes: int, start: int, count: int) -> None:
         self._context = context
         self._best = best  # of all rows of the decode
+        self._n_decodes = n_decodes
         self._start = start
         self._count = count
-        self._n_decodes = context.n_decodes
 
     def __len__(self) -> int:
         return self._count
@@ -50,9 +50,23 @@ class Rows:
         if step != 1:
             msg = "Rows can only be sliced without a step."
             raise ConfigError(msg)
-        rows = Rows(self._context, self._best, self._start + start, max(0, end - start))
-        rows._n_decodes = self._n_decodes
-        return rows
+        return Rows(self._context, self._best, self._n_decodes, self._start + start, max(0, end - start))
+
+    def split(self, counts: Iterable[int]) -> list[Rows]:
+        """Return consecutive rows, so many each.
+
+        Raises:
+            ConfigError: ``counts`` are no numbers of rows, or more than all rows together.
+        """
+        given = as_list(counts)
+        if given is None or not all(type(count) is int and count >= 0 for count in given) or sum(given) > self._count:
+            msg = f"counts must be numbers of rows, {self._count} at most together, not {shown(counts)}."
+            raise ConfigError(msg)
+        parts, start = [], self._start
+        for count in given:
+            parts.append(Rows(self._context, self._best, self._n_decodes, start, count))
+            start += count
+        return parts
 
     def logits(self, i: int) -> npt.NDArray[np.float32]:
         """Return row ``i`` as a read-only view, [n_vocab]; see the class for its lifetime."""
@@ -70,7 +84,10 @@ class Rows:
             ConfigError: The mask does not fit the vocabulary.
             DecodeError: The row is not of numbers, or the mask leaves no token.
         """
-        row = self.locate(i)
+        if type(i) is int and 0 <= i < self._count and self._n_decodes == self._context.n_decodes:
+            row = self._start + i
+        else:
+            row = self.locate(i)
         token = self._best[row]
         if token < 0:
             msg = "The logits of this row are not numbers; the model or its quantisation is broken."

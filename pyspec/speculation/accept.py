@@ -13,6 +13,7 @@ synthetic  the draft's, at given rates, whatever the target says: for benchmarks
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
 from typing import Any, NamedTuple, Protocol, cast
@@ -84,8 +85,11 @@ class MatchRule:
 
     def accept(self, draft: Draft, rows: TargetRows, sequence: Sequence) -> Verdict:
         """See ``AcceptRule``."""
-        sampler = sequence.sampler
-        return follow(draft.tokens, sequence.ending, lambda i: sampler.sample(rows, i))
+        sampler, ending = sequence.sampler, sequence.ending
+        if not draft.tokens:  # plain decoding, which must not take longer for being a round like any other
+            token = sampler.sample(rows, 0)
+            return Verdict((token,), ending.push(token))
+        return follow(draft.tokens, ending, functools.partial(sampler.sample, rows))
 
 
 def follow(drafted: TokenSequence[int], ending: Ending, choose: Callable[[int], int]) -> Verdict:
@@ -103,7 +107,7 @@ def follow(drafted: TokenSequence[int], ending: Ending, choose: Callable[[int], 
         token = choose(i)
         emitted.append(token)
         finish = ending.push(token)
-        if finish is not None or i == len(drafted) or token != drafted[i]:
+        if i == len(drafted) or finish is not None or token != drafted[i]:
             return Verdict(tuple(emitted), finish)
 
 

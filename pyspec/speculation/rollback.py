@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -63,10 +63,10 @@ class RollbackPoint:
         checkpoint_bytes: Sequence to the size of the checkpoint that was taken for its draft.
     """
 
-    __slots__ = ("_open", "_proposer", "_target", "_touched", "checkpoint_bytes")
+    __slots__ = ("_memory", "_open", "_proposer", "_touched", "checkpoint_bytes")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
-        self._target = target
+        self._memory = target.memory
         self._proposer = proposer
         self.checkpoint_bytes: dict[int, int] = {}
         self._touched: set[int] = set()
@@ -75,37 +75,36 @@ class RollbackPoint:
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Note the state of sequences that join."""
-        self._open.update((sequence.seq_id, _Before(sequence)) for sequence in sequences)
+        for sequence in sequences:
+            self._open[sequence.seq_id] = _Before(sequence)
 
     def prepare(self, shares: SequenceOf[Share]) -> None:
         """Save a checkpoint of each memory that could not drop its whole draft otherwise; the decode comes next."""
-        memory = self._target.memory
-        for share in shares:
-            sequence, n_drafted = share.sequence, share.n_outputs - 1
-            if n_drafted > 0 and sequence.checkpoint is None and way_back(memory, n_drafted) == "replay":
-                sequence.checkpoint = memory.checkpoint(sequence.seq_id)
-                self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
-        self.expect_decode(share.sequence for share in shares)
+        if self._memory.rollback is not RollbackKind.TRIM:
+            for share in shares:
+                self._save(share)
+        self.expect_decode([share.sequence for share in shares])
+
+    def way_back(self, n_dropped: int) -> str:
+        """See the function of this name."""
+        return "none" if n_dropped == 0 else way_back(self._memory, n_dropped)
 
     def expect_decode(self, sequences: Iterable[Sequence]) -> None:
         """From here on the memory of these sequences may change."""
-        self._touched.update(sequence.seq_id for sequence in sequences)
+        self._touched.update([sequence.seq_id for sequence in sequences])
 
-    def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share] = ()) -> Iterator[Outcome]:
+    def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share], kept: dict[int, Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted.
 
         Args:
             outcomes: What was decided.
             pieces: The parts of prompts that were read beside.
-
-        Yields:
-            Each outcome, when it is kept and its drafters know it.
+            kept: Gets each outcome, by sequence, as soon as its drafters know it; also when a later one raises.
         """
-        memory = self._target.memory
+        memory = self._memory
         for outcome in outcomes:
-            before = self._open[outcome.seq_id]
-            sequence = before.sequence
-            length = sequence.n_committed + 1 + outcome.n_accepted
+            sequence = self._open[outcome.seq_id].sequence
+            length = outcome.position + 1 + outcome.n_accepted
             if outcome.rollback == "replay":
                 memory.restore(sequence.seq_id, sequence.checkpoint)
                 length = sequence.checkpoint.length
@@ -114,16 +113,23 @@ class RollbackPoint:
                 if outcome.rollback != "none":
                     memory.trim(sequence.seq_id, length)
             sequence.commit(outcome.emitted)
-            sequence.lag = sequence.n_committed - length
+            sequence.lag = len(sequence.history) - length
             sequence.reading = False
             del self._open[outcome.seq_id]  # from here on this sequence is not undone
             if outcome.proposal.draft.tokens:
                 self._proposer.accept(sequence.seq_id, outcome.proposal, outcome.n_accepted)
-            yield outcome
+            kept[outcome.seq_id] = outcome
         for share in pieces:
             share.sequence.lag -= share.n_lag
             share.sequence.checkpoint = None
             del self._open[share.sequence.seq_id]
+
+    def _save(self, share: Share) -> None:
+        """Take a checkpoint if the memory could not drop a share's draft without."""
+        sequence, n_drafted = share.sequence, share.n_outputs - 1
+        if n_drafted > 0 and sequence.checkpoint is None and way_back(self._memory, n_drafted) == "replay":
+            sequence.checkpoint = self._memory.checkpoint(sequence.seq_id)
+            self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
 
     def __enter__(self) -> RollbackPoint:
         return self
@@ -146,7 +152,7 @@ class RollbackPoint:
 
     def _take_back(self, before: _Before) -> None:
         """Return memory to where it was, or else empty it, so that the next round reads the history again."""
-        sequence, memory = before.sequence, self._target.memory
+        sequence, memory = before.sequence, self._memory
         seq_id, held = sequence.seq_id, memory.length(sequence.seq_id)
         known = sequence.n_committed - sequence.lag
         # Snapshots of a decode that failed may be anything, although positions look right.

@@ -25,7 +25,7 @@ from pyspec.speculation.draft import GRAMMAR, Expectation, Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
 from pyspec.speculation.reading import reaches_end, read_on
-from pyspec.speculation.rollback import RollbackPoint, way_back
+from pyspec.speculation.rollback import RollbackPoint
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
 from pyspec.speculation.verify import Share, catch_up, decodes, verify
@@ -150,13 +150,7 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         clock.lap("rollback")
         shares = _drafted(batch, proposer, target)
         clock.lap("draft")
-        arrived, left = batch.changes()
-        batch.sequences += arrived
-        point.add(arrived)
-        shares = [share for share in shares if share.sequence.seq_id not in left]
-        known = {share.sequence.seq_id for share in shares}.union(left)
-        readers = [sequence for sequence in batch.sequences if sequence.seq_id not in known]
-        shares += read_on(readers, target, shares, batch.n_prefill) if readers else []
+        shares = _with_others(batch, shares, target, point)
         point.prepare(shares)
         clock.lap("rollback")
         for together in decodes(target, shares) if shares else ():
@@ -164,13 +158,12 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
             rows = verify(target, batch.buffer, together, proposer)
             computed.append(Decoded(len(batch.buffer), reading, clock.lap("verify"), batch.buffer.depth))
             decided = [
-                _decide(share.sequence.rule or rule, share, own_rows, target, point, clock.seconds)
+                _decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds)
                 for share, own_rows in zip(together, rows, strict=True)
                 if share.proposal is not None
             ]
             clock.lap("accept")
-            for outcome in point.keep(decided, [share for share in together if share.proposal is None]):
-                outcomes[outcome.seq_id] = outcome
+            point.keep(decided, [share for share in together if share.proposal is None], outcomes)
             clock.lap("rollback")
     clock.stop()
     decided = [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
@@ -181,29 +174,48 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
 def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Share]:
     """Return the shares of the sequences that will decide, each with its draft."""
     n_sharing = len(batch.sequences)
-    n_prefill = batch.n_prefill if any(not sequence.reading for sequence in batch.sequences) else target.n_ubatch
-    deciding = [
-        sequence
-        for sequence in batch.sequences
-        if not sequence.reading or reaches_end(sequence, target, n_sharing, n_prefill)
-    ]
+    deciding = [sequence for sequence in batch.sequences if not sequence.reading]
+    if len(deciding) < n_sharing:
+        n_prefill = batch.n_prefill if deciding else target.n_ubatch
+        deciding = [
+            sequence
+            for sequence in batch.sequences
+            if not sequence.reading or reaches_end(sequence, target, n_sharing, n_prefill)
+        ]
     if not deciding:
         return []
     proposals = propose(deciding, proposer, target, n_sharing)
     return [Share(each, proposal, each.lag) for each, proposal in zip(deciding, proposals, strict=True)]
 
 
+def _with_others(batch: RoundBatch, shares: list[Share], target: Target, point: RollbackPoint) -> list[Share]:
+    """Return the shares of those who still want a round, and pieces of the prompts that are read on beside them."""
+    arrived, left = batch.changes()
+    if arrived:
+        batch.sequences += arrived
+        point.add(arrived)
+    if left:
+        shares = [share for share in shares if share.sequence.seq_id not in left]
+    if len(shares) < len(batch.sequences):
+        known = {share.sequence.seq_id for share in shares}.union(left)
+        readers = [sequence for sequence in batch.sequences if sequence.seq_id not in known]
+        shares += read_on(readers, target, shares, batch.n_prefill) if readers else []
+    return shares
+
+
 def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
     """Return the sequences whose memory lacks more than can go in front of a draft."""
+    behind = [sequence for sequence in batch.sequences if sequence.lag and not sequence.reading]
+    if not behind:
+        return behind
     share = target.n_batch // len(batch.sequences) - 1
     if target.memory.one_ubatch:
         share = min(share, target.n_ubatch - 1)
     most = min(_MOST_LAG, share)
     return [
         sequence
-        for sequence in batch.sequences
-        if not sequence.reading
-        and (sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag))
+        for sequence in behind
+        if sequence.lag > most or (sequence.rows and max(sequence.rows) >= sequence.n_committed - sequence.lag)
     ]
 
 
@@ -211,7 +223,6 @@ def _decide(
     rule: AcceptRule,
     share: Share,
     rows: TargetRows,
-    target: Target,
     point: RollbackPoint,
     seconds: dict[str, float],
 ) -> Outcome:
@@ -226,23 +237,13 @@ def _decide(
     if not emitted:
         msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
         raise StalledError(msg)
-    n_accepted = len(emitted) - 1
-    return Outcome(
-        seq_id=sequence.seq_id,
-        position=len(sequence.history),
-        pending=sequence.pending,
-        proposal=proposal,
-        n_accepted=n_accepted,
-        emitted=emitted,
-        finish=finish,
-        rule=rule.name,
-        rollback=way_back(target.memory, len(proposal.draft.tokens) - n_accepted),
-        top=_top(rows, len(emitted), sequence) if sequence.n_top else (),
-        seconds=seconds,
-        n_checkpoint_bytes=point.checkpoint_bytes.get(sequence.seq_id, 0),
-        logprobs=_logprobs(rows, emitted) if sequence.wants_logprobs else (),
-        first=sequence.reading,
-    )
+    seq_id, n_accepted = sequence.seq_id, len(emitted) - 1
+    rollback = point.way_back(len(proposal.draft.tokens) - n_accepted)
+    top = _top(rows, len(emitted), sequence) if sequence.n_top else ()
+    logprobs = _logprobs(rows, emitted) if sequence.wants_logprobs else ()
+    n_bytes = point.checkpoint_bytes.get(seq_id, 0)
+    decided = (seq_id, len(sequence.history), sequence.pending, proposal, n_accepted, emitted, finish, rule.name)
+    return Outcome(*decided, rollback, top, seconds, n_bytes, logprobs, sequence.reading)
 
 
 def _top(rows: TargetRows, n_emitted: int, sequence: Sequence) -> tuple[tuple[tuple[int, float], ...], ...]:

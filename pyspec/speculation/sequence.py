@@ -98,5 +98,6 @@ class Sequence:
     def commit(self, emitted: TokenSequence[int]) -> None:
         """Commit the pending token and all emitted tokens but the last, which becomes pending."""
         self.history.append(self.pending)
-        self.history.extend(emitted[:-1])
+        if len(emitted) > 1:
+            self.history.extend(emitted[:-1])
         self.pending = emitted[-1]

@@ -17,7 +17,9 @@ class TargetRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, part: slice) -> TargetRows: ...
+    def split(self, counts: Iterable[int]) -> Sequence[TargetRows]:
+        """Return consecutive rows, so many each."""
+        ...
 
     def logits(self, i: int) -> npt.NDArray[np.float32]:
         """Return row i, [n_vocab]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,7 @@ from pyspec.speculation.sequence import Sequence as SequenceState
 from pyspec.speculation.target import Target, TargetRows
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A sequence's part of a round's decode: ``[what memory lacks..., pending, draft...]``, or a piece of its prompt.
 
     Attributes:
@@ -101,7 +100,7 @@ def piece_end(rows: Mapping[int, npt.NDArray[np.float32]], first: int, end: int)
     return next((i for i in range(first, end) if (i in rows) is not (first in rows)), end)
 
 
-def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Proposer) -> list[TargetRows]:
+def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Proposer) -> Sequence[TargetRows]:
     """Evaluate the shares of sequences in one decode.
 
     Returns:
@@ -111,25 +110,19 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
         DrafterError: A draft holds what is not a token of the target.
     """
     buffer.clear()
+    counts = []
     for share in shares:
-        sequence, proposal = share.sequence, share.proposal
-        if share.n_lag:
-            add_piece(buffer, sequence.history, sequence.rows, share.first, share.n_lag, sequence.seq_id)
+        sequence, proposal, n_lag = share
+        if n_lag:
+            add_piece(buffer, sequence.history, sequence.rows, share.first, n_lag, sequence.seq_id)
+        n_before = buffer.n_outputs
         if proposal is not None:
             buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)
             if proposal.draft.tokens:
                 _check_tokens(proposal, target.n_vocab)
                 buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
-    rows = evaluate(target, buffer, proposer)
-    if len(shares) == 1:
-        return [rows]
-    own_rows = []
-    first = 0
-    for share in shares:
-        end = first + share.n_outputs
-        own_rows.append(rows[first:end])
-        first = end
-    return own_rows
+        counts.append(buffer.n_outputs - n_before)
+    return evaluate(target, buffer, proposer).split(counts)
 
 
 def evaluate(target: Target, buffer: Batch, proposer: Proposer) -> TargetRows:
@@ -147,7 +140,8 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
     equal length are computed at once while they fit a physical batch (llama.cpp's ``split_equal``); others move a
     sequence's state on in between, and then its rollback reads another one's snapshot.
     """
-    if len(shares) == 1:
+    one_ubatch = target.memory.one_ubatch
+    if len(shares) == 1 or not (one_ubatch or any(share.n_lag for share in shares)):
         yield shares
         return
     together: dict[int, list[Share]] = {}
@@ -155,7 +149,7 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
         if share.has_rows:
             yield [share]
         else:
-            together.setdefault(share.n_entries if target.memory.one_ubatch else 0, []).append(share)
+            together.setdefault(share.n_entries if one_ubatch else 0, []).append(share)
     for length, group in together.items():
         n_together = max(1, target.n_ubatch // length) if length else len(group)
         for first in range(0, len(group), n_together):

@@ -157,6 +157,21 @@ def test_one_entry_may_belong_to_several_sequences(new_context: NewContext) -> N
     np.testing.assert_allclose(shared, alone, atol=1e-5)
 
 
+def test_batches_of_every_shape_follow_each_other(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=3, kv_unified=True, n_ctx=512, n_batch=128)
+    alone = decode(context, [1, *range(50, 149)]).logits(99).copy()
+    for shared in (100, 3, 0, 70, 100):  # entries of three sequences, before those of one
+        context.memory.clear()
+        batch = pyspec.Batch()
+        batch.add(1, 0, [0, 1, 2])
+        context.decode(batch)
+        batch.clear()
+        for position in range(1, 100):
+            seq_ids = [0, 1, 2] if position < shared else 2
+            batch.add(49 + position, position, seq_ids, output=position == 99)
+        np.testing.assert_allclose(context.decode(batch).logits(0), alone, atol=1e-5)
+
+
 def test_a_sequence_named_twice_in_an_entry(new_context: NewContext) -> None:
     context = new_context(n_seq_max=2)
     with pytest.raises(PositionError):

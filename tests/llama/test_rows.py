@@ -79,6 +79,25 @@ def test_other_ways_to_index_are_refused(context: pyspec.Context, part: Any) -> 
         rows[part]
 
 
+def test_rows_are_split_in_order(context: pyspec.Context) -> None:
+    rows = decode(context, PROMPT)
+    parts = rows[1:].split([2, 0, 3])
+    assert [len(part) for part in parts] == [2, 0, 3]
+    found = [part.argmax(i) for part in parts for i in range(len(part))]
+    assert found == [rows.argmax(i) for i in range(1, 6)]
+    assert rows.split([]) == []
+    decode(context, [1])
+    with pytest.raises(LifetimeError):
+        parts[2].argmax(0)
+
+
+@pytest.mark.parametrize("counts", [None, 3, "12", [9], [4, 5], [-1, 3], [1.0], [True], [None], [2**80]])
+def test_wrong_parts_are_refused(context: pyspec.Context, counts: Any) -> None:
+    rows = decode(context, PROMPT)
+    with pytest.raises(ConfigError):
+        rows.split(counts)
+
+
 @pytest.mark.parametrize("row", [-1, 8, 2**40, 0.0, "0", None, True])
 def test_a_wrong_row(context: pyspec.Context, row: Any) -> None:
     rows = decode(context, PROMPT)

@@ -71,7 +71,8 @@ class Pair(NamedTuple):
         states, sequences = list(rows), [(seq_id,) for seq_id in range(len(tokens))]
         for _ in range(N_DRAFT):
             wanted = [True] * len(tokens)
-            tokens = native.decode(self.draft.handle, tokens, positions, sequences, wanted, states)
+            best = native.decode(self.draft.handle, tokens, positions, sequences, wanted, states)
+            tokens = list(best[: len(tokens)])
             if own:
                 states = list(self.draft.hidden.next_n())
             for draft, token in zip(drafted, tokens, strict=True):

@@ -1,0 +1,132 @@
+"""What a context's decode may be given: checked for each token, so in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspec._native import contexts as native
+from pyspec.config import shown
+from pyspec.errors import (
+    BatchError,
+    ContextFullError,
+    PositionError,
+    SequenceError,
+    TokenError,
+    UnsupportedError,
+)
+from pyspec.llama.batch import NO_TOKEN, Batch
+
+if TYPE_CHECKING:
+    from pyspec.llama.context import Context
+
+
+def plain_ends(context: Context, batch: Batch) -> dict[int, int] | None:
+    """Recognise tokens that continue one sequence each, because that is what runs most often.
+
+    Returns:
+        What ``checked_ends`` would; None when there is more to look at, or something is wrong.
+    """
+    if type(batch) is not Batch or batch.states or context.reads_rows_beside_tokens:
+        return None
+    if not all(type(part) is list for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs)):
+        return None
+    if not len(batch.tokens) == len(batch.positions) == len(batch.seq_ids):
+        return None
+    n_entries, n_outputs = len(batch.tokens), batch.n_outputs
+    if not 1 <= n_entries <= context.n_batch or n_outputs > context.n_outputs_max:
+        return None
+    if n_outputs != batch.outputs.count(True) or n_entries - n_outputs != batch.outputs.count(False):
+        return None
+    return _plain_entries(context, batch)
+
+
+def _plain_entries(context: Context, batch: Batch) -> dict[int, int] | None:
+    if context.borrows_memory or not context.has_memory:
+        return None
+    n_vocab, room = context.n_vocab, context.n_ctx_seq
+    known = context.handle.lengths
+    ends: dict[int, int] = {}
+    for token, position, sequences in zip(batch.tokens, batch.positions, batch.seq_ids, strict=True):
+        if type(token) is not int or type(position) is not int or not 0 <= token < n_vocab or position >= room:
+            return None
+        if type(sequences) is not tuple or len(sequences) != 1:
+            return None
+        seq_id = sequences[0]
+        if type(seq_id) is not int or (ends[seq_id] if seq_id in ends else known.get(seq_id)) != position:
+            return None
+        ends[seq_id] = position + 1
+    return ends
+
+
+def held(context: Context, seq_id: int) -> int:
+    """Return how many positions a sequence of a context holds."""
+    if not context.has_memory:
+        return 0
+    known = None if context.borrows_memory else context.handle.lengths.get(seq_id)
+    return native.memory_range(context.handle, seq_id)[1] + 1 if known is None else known
+
+
+def checked_ends(context: Context, batch: Batch) -> dict[int, int]:
+    """Return how many positions each of a batch's sequences will hold.
+
+    Raises:
+        BatchError, TokenError, SequenceError, PositionError, ContextFullError: See ``Context.decode``.
+        UnsupportedError: The model cannot generate.
+    """
+    if not isinstance(batch, Batch):
+        msg = f"batch must be a Batch, not {type(batch).__name__}."
+        raise BatchError(msg)
+    n_entries = len(batch.tokens) if isinstance(batch.tokens, list) else 0
+    for part in (batch.positions, batch.seq_ids, batch.outputs, batch.states or batch.tokens):
+        if not isinstance(part, list) or len(part) != n_entries:
+            n_entries = -1
+    n_outputs, n_silent = batch.outputs.count(True), batch.outputs.count(False)
+    if n_entries < 0 or n_outputs != batch.n_outputs or n_outputs + n_silent != n_entries:
+        msg = "The lists of the batch do not match each other, or only some entries have a row; fill it with add()."
+        raise BatchError(msg)
+    if not 1 <= n_entries <= context.n_batch:
+        msg = f"A batch must have 1 to {context.n_batch} entries (n_batch), not {n_entries}."
+        raise BatchError(msg)
+    context.row_rule.check(batch, model_name=context.model.path.name)
+    if batch.n_outputs > context.n_outputs_max:
+        msg = f"{batch.n_outputs} logits rows are wanted; at most {context.n_outputs_max} fit (n_outputs_max)."
+        raise BatchError(msg)
+    if not context.model.info.has_decoder:
+        msg = f"{context.model.path.name} is an encoder; it cannot generate."
+        raise UnsupportedError(msg)
+    return _checked_entries(context, batch)
+
+
+def _checked_entries(context: Context, batch: Batch) -> dict[int, int]:
+    """Check each token, and that each sequence goes on where it ends."""
+    n_vocab = context.n_vocab
+    ends: dict[int, int] = {}
+    for i, token in enumerate(batch.tokens):
+        legal = type(token) is int and (0 <= token < n_vocab or (token == NO_TOKEN and bool(batch.states)))
+        if not legal:
+            msg = f"Entry {i} has the token {shown(token)}; the vocabulary has the ids 0 to {n_vocab - 1}."
+            raise TokenError(msg)
+        position = batch.positions[i]
+        for seq_id in _checked_sequences(context, i, batch.seq_ids[i]):
+            end = ends[seq_id] if seq_id in ends else held(context, seq_id)
+            if type(position) is not int or position != end:
+                msg = f"Entry {i} is at position {shown(position)} of sequence {seq_id}; its next position is {end}."
+                raise PositionError(msg)
+            if not context.borrows_memory:  # there, entries are read beside what the target holds, and not kept
+                ends[seq_id] = end + 1
+    for seq_id, end in ends.items():
+        if end > context.n_ctx_seq:
+            msg = f"Sequence {seq_id} would hold {end} tokens; the context has room for {context.n_ctx_seq}."
+            raise ContextFullError(msg)
+    return ends
+
+
+def _checked_sequences(context: Context, i: int, sequences: object) -> tuple[int, ...]:
+    if not isinstance(sequences, tuple) or not sequences:
+        msg = f"Entry {i} must belong to at least one sequence; found {shown(sequences)}."
+        raise BatchError(msg)
+    for seq_id in sequences:
+        if type(seq_id) is not int or not 0 <= seq_id < context.n_seq_max:
+            msg = f"Entry {i} is of sequence {shown(seq_id)}; this context has 0 to {context.n_seq_max - 1}."
+            raise SequenceError(msg)
+    return sequences
