@@ -61,7 +61,7 @@ def workplace(table: Table, **settings: Any) -> Place:
     """Return a scheduler over a table's target and chain."""
     piece = table.seats[0].request.piece
     n_slots = table.target.n_seq_max
-    return Place(Scheduler(table.target, table.chain, table.rule, piece, n_slots=n_slots, **settings), piece)
+    return Place(Scheduler(table.target, table.chain, table.rule, n_slots=n_slots, **settings), piece)
 
 
 def generation(

@@ -72,12 +72,18 @@ class Reply:
             self.result.stats.queue_seconds = event.queue_seconds
             return None
         if isinstance(event, Played):
-            _add(self.result, event.chunk)
+            chunk = self._chunk(event.text, event.outcome)
+            _add(self.result, chunk)
             self.result.stats.count(event.outcome)
             self.result.stats.prompt_seconds += event.prompt_seconds
             self._show(event.outcome)
-            return event.chunk
+            return chunk
         return self._end(event)
+
+    def _chunk(self, text: str, outcome: Outcome) -> Chunk:
+        """Return what a round added; made here, because the engine's thread has no time."""
+        pieces = tuple(map(self._piece, outcome.emitted))
+        return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
 
     def leave(self, events: Iterable[Event], finish: Finish = Finish.CANCELLED) -> None:
         """Nobody waits for the rest: take in what has come already, and end there."""

@@ -75,7 +75,6 @@ class Plan:
                 context,
                 chain,
                 self.speculation.make_rule(None, chain.n_max),
-                self.model.vocab.all_pieces().__getitem__,
                 n_slots=self.n_slots,
                 n_prefill=self.n_prefill,
                 n_keep=self.n_keep,

@@ -36,12 +36,12 @@ class Played(NamedTuple):
     """A round was played.
 
     Attributes:
-        chunk: What it added.
+        text: What became final.
         outcome: What it did.
         prompt_seconds: From the slot to this round, when it is the first; else 0.
     """
 
-    chunk: Chunk
+    text: str
     outcome: Outcome
     prompt_seconds: float = 0.0
 

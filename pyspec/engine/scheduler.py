@@ -70,7 +70,6 @@ class Scheduler:
         target: The target.
         chain: The drafters.
         rule: How drafts are accepted, unless a request says otherwise.
-        piece: Returns the bytes of a token.
         n_slots: Sequences.
         n_prefill: The most prompt tokens that are read in a round beside running requests.
         n_keep: Tokens to keep at the beginning when a request's context is full; None ends the request then.
@@ -89,7 +88,6 @@ class Scheduler:
         target: Target,
         chain: Chain,
         rule: AcceptRule,
-        piece: Callable[[int], bytes],
         *,
         n_slots: int = 1,
         n_prefill: int = 128,
@@ -104,7 +102,6 @@ class Scheduler:
         self.prefixes = prefixes
         self._target = target
         self._rule = rule
-        self._piece = piece
         self._news = news
         self._n_keep = n_keep
         self._batch = RoundBatch([], n_prefill=n_prefill)
@@ -349,7 +346,7 @@ class Scheduler:
             request.n_told += len(outcome.emitted)
             text = request.text.release(request.sequence.ending, outcome.finish)
             seconds = time.perf_counter() - request.seated if outcome.first else 0.0
-            request.tell(Played(self._chunk(outcome, text), outcome, seconds))
+            request.tell(Played(text, outcome, seconds))
             if outcome.finish is not None:
                 self._end(slot, outcome.finish)
 
@@ -371,10 +368,6 @@ class Scheduler:
         self.counts = Counts(dataclasses.replace(self.totals), drafters)
         self._shown = time.perf_counter()
         return self.counts
-
-    def _chunk(self, outcome: Outcome, text: str) -> Chunk:
-        pieces = tuple(map(self._piece, outcome.emitted))
-        return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
 
     def _end(self, slot: Slot, finish: Finish, *, chunk: Chunk | None = None, error: Exception | None = None) -> None:
         """End a request; its slot keeps what memory holds."""

@@ -33,9 +33,8 @@ def plain_ends(context: Context, batch: Batch) -> dict[int, int] | None:
     if not len(batch.tokens) == len(batch.positions) == len(batch.seq_ids):
         return None
     n_entries, n_outputs = len(batch.tokens), batch.n_outputs
-    if not 1 <= n_entries <= context.n_batch or n_outputs > context.n_outputs_max:
-        return None
-    if n_outputs != batch.outputs.count(True) or n_entries - n_outputs != batch.outputs.count(False):
+    fits = 1 <= n_entries <= context.n_batch and n_outputs <= context.n_outputs_max
+    if not fits or batch.outputs.count(True) != n_outputs or batch.outputs.count(False) != n_entries - n_outputs:
         return None
     return _plain_entries(context, batch)
 
