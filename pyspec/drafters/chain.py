@@ -201,10 +201,10 @@ class Chain:
             drafter.accept(seq_id, n_accepted, own=own)
 
     def _ask(self, drafter: Drafter, requests: list[DraftRequest]) -> list[Draft]:
-        for request in requests:
-            for stats in self._counters(drafter, request.seq_id):
-                stats.n_asked += 1
-        with self._call(drafter, "draft", [request.seq_id for request in requests]):
+        counters = [stats for request in requests for stats in self._counters(drafter, request.seq_id)]
+        for stats in counters:
+            stats.n_asked += 1
+        with _Call(drafter, "draft", counters):
             drafts = drafter.draft(requests)
         checked = checked_drafts(drafts, requests, drafter)
         if any(self._rows.get(request.seq_id) for request in requests):

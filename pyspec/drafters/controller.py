@@ -44,6 +44,9 @@ _OFTEN = 3  # times that a lookup was slow
 _IDLE, _SELDOM = 8, 4  # after so many rounds without a draft, a text is looked up in one round of so many
 _TIMED = 8  # each so many rounds, the lookups are timed one by one
 
+Offered = tuple[int, Drafter, Draft]
+"""A draft that is not empty: number of its request, who made it, and it."""
+
 
 class Controller(Chain):
     """Chooses among its drafters by what they are expected to gain.
@@ -136,13 +139,23 @@ class Controller(Chain):
         self._n_rounds += 1
         self.costs.verify.depth = sum(request.position for request in requests) / len(requests)
         awake = [i for i, request in enumerate(requests) if self._is_awake(request.seq_id)]
+        self._spent, self._explores = 0.0, False
         if not awake:
             return self._nothing(requests)
-        self._spent, self._explores = 0.0, False
         for i in awake:
             self._scores.follow(requests[i].seq_id, requests[i].tokens, requests[i].pending)
+        offers = self._look_up(requests, awake)
+        if not offers and not self._paid:
+            for request in requests:
+                self._count_idle(request.seq_id, 0)
+            return self._nothing(requests)
+        return self._chosen(requests, offers)
+
+    def _chosen(self, requests: Sequence[DraftRequest], offers: Sequence[Offered]) -> list[Proposal]:
+        """Weigh what is offered, ask the drafters that cost time, and choose."""
         market = self._opened(requests)
-        self._look_up(market, awake)
+        for i, drafter, draft in offers:
+            market.add(i, drafter, draft, self.acceptance)
         for paid in self._paid.values():
             if not paid.rests():
                 self._ask_paid(paid, market)
@@ -150,7 +163,7 @@ class Controller(Chain):
         lengths = market.lengths(beside)
         self._try_rows(market, lengths)
         for request, length in zip(requests, lengths, strict=True):
-            self._n_idle[request.seq_id] = 0 if length else self._n_idle.get(request.seq_id, 0) + 1
+            self._count_idle(request.seq_id, length)
         seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
@@ -160,8 +173,10 @@ class Controller(Chain):
 
     def _nothing(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return no drafts."""
-        seconds = self.costs.verify.seconds(requests[0].n_entries) + self.costs.overhead
-        return [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, seconds))] * len(requests)
+        costs, n_entries = self.costs, requests[0].n_entries
+        plain = costs.verify.seconds(n_entries) + costs.overhead
+        seconds = plain + self._spent + (0.0 if n_entries == costs.n_entries else costs.turn)
+        return [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, plain))] * len(requests)
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
         """Learn from a round what it cost."""
@@ -190,9 +205,12 @@ class Controller(Chain):
         """Return whether to look a text up: where it offers nothing, that costs more than finding a draft later."""
         return self._n_idle.get(seq_id, 0) < _IDLE or self._n_rounds % _SELDOM == 0
 
-    def _look_up(self, market: Market, awake: Sequence[int]) -> None:
-        """Ask the drafters that cost next to nothing."""
-        requests = market.requests
+    def _count_idle(self, seq_id: int, length: int) -> None:
+        self._n_idle[seq_id] = 0 if length else self._n_idle.get(seq_id, 0) + 1
+
+    def _look_up(self, requests: Sequence[DraftRequest], awake: Sequence[int]) -> list[tuple[int, Drafter, Draft]]:
+        """Ask the drafters that cost next to nothing; return what they offer, and to which request."""
+        offers: list[Offered] = []
         wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
         began = before = self._clock()
         for drafter in self.drafters:
@@ -204,11 +222,13 @@ class Controller(Chain):
             for i, draft in zip(asked, drafts, strict=True):
                 if draft.tokens:
                     self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
-                    market.add(i, drafter, draft, self.acceptance)
+                    offers.append((i, drafter, draft))
             if self._n_rounds % _TIMED == 0:
                 before, taken = (now := self._clock()), now - before
-                self._count_slow(drafter, is_slow=taken > _CHEAP * market.prices.base.seconds * len(asked))
+                plain = self.costs.verify.seconds(requests[0].n_entries)
+                self._count_slow(drafter, is_slow=taken > _CHEAP * plain * len(asked))
         self._spent += self._clock() - began
+        return offers
 
     def _count_slow(self, drafter: Drafter, *, is_slow: bool) -> None:
         """Count how often a lookup was slow; one that mostly is has to be worth its time from then on."""

@@ -32,7 +32,7 @@ _MOST_REMEMBERED = 50.0  # tokens
 _ANY = 0  # the bin of a place alone
 _MATCH = 100
 
-_KEEP_ALL, _KEEP_OWN = 0.998, 0.97  # of the counts, per token
+_KEEP_ALL, _KEEP_OWN = 0.99, 0.97  # of the counts, per token: one request after the other may be of another kind
 _KEEP_STALE = 0.99  # of the request's own counts, per token since the drafter was asked
 _STRENGTH_ALL, _STRENGTH_OWN = 8.0, 8.0  # tokens that a prior counts for
 _STRENGTH_OWN_HOPE = 20.0  # the same, for drafters with a prior of their own: giving them up too soon is not made good

@@ -23,7 +23,7 @@ _DEEP = 64  # positions from which what they cost shows
 _MOST_ALONE = 2.0  # times what a position costs each of several entries, for one that is alone
 _LEAST_ABOVE = 0.02  # of what a count takes is its point's
 _FADE = 0.95  # of the weight of an observation, per later one
-_FRESH = 256  # observations
+_FRESH = 1024  # observations
 
 
 class _Point:

@@ -107,8 +107,7 @@ def parsed_types(types: object) -> tuple[str, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
+class DraftRequest(NamedTuple):
     """A question to a drafter.
 
     Attributes:

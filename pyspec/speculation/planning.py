@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 LEAST = 0.01
 """Chances below it are not worth a thought: a row costs more than so much of a decode."""
-MARGIN = 1.05
-"""How many times the rate without drafts a draft has to reach. Of several lengths whose times are not known exactly the
-one that seems best is rather one that seems too good."""
+MARGIN = 0.1
+"""How much more than the rate without drafts a draft has to reach, and of several sequences that many of them have to.
+Of several lengths whose times are not known exactly the one that seems best is rather one that seems too good, and the
+rounds after a draft are slower, too."""
 
 
 class Plan(NamedTuple):
@@ -116,7 +117,7 @@ def best_prefix(
     plain = base.rate
     best = Plan(0, 0.0, 0.0, base.tokens / (base.seconds + spent))
     together, found = 0.0, always and bool(path)
-    least_rate = 0.0 if always else best.rate * MARGIN
+    least_rate = 0.0 if always else best.rate * (1.0 + MARGIN)
     for k, chance in enumerate(path, 1):
         together += chance
         if k < least:
@@ -153,7 +154,7 @@ def best_lengths(
     )
     n_rows, tokens, lost = sum(lengths), len(paths) + sum(sums), 0.0
     losses = [0.0] * len(paths)
-    best, best_rate = list(lengths), MARGIN * tokens / seconds(lengths, n_rows)
+    best, best_rate = list(lengths), (1.0 + MARGIN / len(paths)) * tokens / seconds(lengths, n_rows)
     for chance, k, i in rows:
         if -chance < LEAST:
             break

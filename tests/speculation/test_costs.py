@@ -144,7 +144,7 @@ def test_a_count_is_in_doubt_until_it_is_observed_and_again_long_after_it() -> N
     known = curve({1: 1.0, 4: 2.0})
     assert known.doubt(4) == known.doubt(5) > 0.5
     known.observe(4, 2.0)
-    for _ in range(255):
+    for _ in range(1023):
         assert known.doubt(4) == 0.0
         known.observe(1, 1.0)
     known.observe(1, 1.0)

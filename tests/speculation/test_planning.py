@@ -71,7 +71,7 @@ def test_the_best_prefix_is_the_one_with_the_best_rate(
         return (n + sum(path[:k])) / (plain + spent + extra[k] + lost)
 
     def worth(k: int) -> float:
-        return rate(k) if k else MARGIN * rate(k)
+        return rate(k) if k else (1 + MARGIN) * rate(k)
 
     allowed = [0, *range(least, len(path) + 1)]
     assert plan.length in allowed
@@ -96,10 +96,10 @@ def test_even_if_nothing_is_worth_it_there_is_a_best_length_that_is_not_0(
         assert rates[plan.length] == pytest.approx(max(rates.values()))
 
 
-@pytest.mark.parametrize(("chance", "length"), [(0.5, 0), (0.58, 1), (0.6, 3)])
+@pytest.mark.parametrize(("chance", "length"), [(0.4, 0), (0.5, 1), (0.7, 1), (0.8, 3)])
 def test_a_staircase_of_costs(chance: float, length: int) -> None:
-    """A second row costs half a decode, a third one as much again, and a fourth one next to nothing."""
-    assert best_prefix(path_of([chance] * 3), [0.0, 0.5, 1.0, 1.01], Base(1, 1.0)).length == length
+    """A second row costs a third of a decode, a third one twice as much, and a fourth one next to nothing."""
+    assert best_prefix(path_of([chance] * 3), [0.0, 0.3, 1.0, 1.01], Base(1, 1.0)).length == length
 
 
 # A memory that restores
@@ -136,7 +136,7 @@ def test_rows_are_divided_as_well_as_trying_everything_would(
 
     def rate(lengths: Sequence[int]) -> float:
         tokens = sum(sum(path[:n]) for path, n in zip(found, lengths, strict=True))
-        return (len(found) + tokens) / seconds(lengths) * (MARGIN if [*lengths] == none else 1.0)
+        return (len(found) + tokens) / seconds(lengths) * (1 + MARGIN / len(found) if [*lengths] == none else 1.0)
 
     none = [len(path) if whole else 0 for path, whole in zip(found, fixed, strict=True)]
     lengths = best_lengths(found, fixed, summed(seconds))
