@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pyspec.bench.running import Lab, Run, Runner
 from pyspec.bench.setting import PLAIN, Setting
 from pyspec.bench.workloads import Workload
+from pyspec.engine.slots import common_length
 from pyspec.trace import Comparison as Verdict
 from pyspec.trace import compare
 
@@ -61,9 +62,24 @@ class Pair:
     other: tuple[Run, ...]
 
     @property
+    def speeds(self) -> tuple[float, float]:
+        """Tokens per second of plain decoding and of the setting, 0 when nothing counts.
+
+        Where the answers to a prompt by itself part, another text begins, which may be easier or harder to draft. So
+        what both said counts.
+        """
+        counted: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+        for runs in zip(self.plain, self.other, strict=True):
+            alone = len(runs[0].results) == 1
+            n_same = common_length(*(run.results[0].tokens for run in runs)) if alone else 0
+            for run, found in zip(runs, counted, strict=True):
+                found.append(run.counted(n_same) if alone else (run.counted_tokens, run.counted_seconds))
+        return _rate(counted[0]), _rate(counted[1])
+
+    @property
     def ratio(self) -> float | None:
         """The setting's speed by plain decoding's; None when one of them said nothing."""
-        plain, other = speed(self.plain), speed(self.other)
+        plain, other = self.speeds
         return other / plain if plain and other else None
 
     @property
@@ -78,8 +94,12 @@ class Pair:
 
 def speed(runs: Sequence[Run]) -> float:
     """Return tokens per second of some runs together, 0 when nothing was said."""
-    seconds = sum(run.counted_seconds for run in runs)
-    return sum(run.counted_tokens for run in runs) / seconds if seconds > 0 else 0.0
+    return _rate([(run.counted_tokens, run.counted_seconds) for run in runs])
+
+
+def _rate(counted: Sequence[tuple[int, float]]) -> float:
+    seconds = sum(each for _n_tokens, each in counted)
+    return sum(n_tokens for n_tokens, _each in counted) / seconds if seconds > 0 else 0.0
 
 
 @dataclass(slots=True)

@@ -86,8 +86,10 @@ class EngineRunner:
         """See ``Runner``."""
         rounds = _Rounds()
         settings: Settings = {"max_tokens": n_tokens}
+        if inspect or len(prompts) == 1:
+            settings["observer"] = rounds
         if inspect:
-            settings["observer"], settings["n_top"] = rounds, _N_TOP
+            settings["n_top"] = _N_TOP
         began = self._clock()
         if len(prompts) == 1:
             results = [self.engine.generate(prompts[0], **settings)]

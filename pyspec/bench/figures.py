@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyspec.bench.comparing import Comparison, Pair, speed
+from pyspec.bench.comparing import Comparison, Pair
 from pyspec.bench.running import Run
 from pyspec.engine import Result
 from pyspec.trace import Verdict
@@ -111,8 +111,8 @@ def figures_of(comparison: Comparison) -> Figures:
         workload=comparison.workload,
         setting=comparison.setting.label,
         ratio=spread_of(pair.ratio for pair in pairs),
-        plain_speed=_median(speed(pair.plain) for pair in pairs),
-        speed=_median(speed(pair.other) for pair in pairs),
+        plain_speed=_median(pair.speeds[0] for pair in pairs),
+        speed=_median(pair.speeds[1] for pair in pairs),
         n_tokens=n_emitted,
         n_rounds=n_rounds,
         acceptance=sum(result.stats.n_accepted for result in results) / n_drafted if n_drafted else None,

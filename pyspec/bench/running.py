@@ -21,7 +21,7 @@ class Run:
     Attributes:
         results: One per prompt.
         seconds: From handing in the prompts to the last answer.
-        rounds: Per round after the first its tokens and seconds; only of a run that was inspected.
+        rounds: Per round after the first its tokens and seconds; only of a prompt by itself, or when inspected.
     """
 
     results: tuple[Result, ...]
@@ -41,6 +41,22 @@ class Run:
             return self.seconds
         stats = self.results[0].stats
         return self.seconds - stats.queue_seconds - stats.prompt_seconds
+
+    def counted(self, n_same: int) -> tuple[int, float]:
+        """Return tokens and seconds that count when only the first tokens of a prompt by itself do.
+
+        A round's tokens come evenly, and what is beside the rounds belongs to each of them by its share of their time.
+        """
+        result = self.results[0]
+        if n_same >= len(result.tokens) or not self.rounds:
+            return self.counted_tokens, self.counted_seconds
+        wanted = max(0, n_same - result.stats.n_first)
+        left, spent = wanted, 0.0
+        for n_tokens, seconds in self.rounds:
+            taken = min(left, n_tokens)
+            left -= taken
+            spent += seconds * taken / n_tokens
+        return wanted, self.counted_seconds * spent / sum(seconds for _n_tokens, seconds in self.rounds)
 
 
 class Runner(Protocol):

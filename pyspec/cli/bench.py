@@ -47,7 +47,7 @@ class MeasureOptions:
     ] = None
     n_tokens: Annotated[
         int, typer.Option("--predict", "--n-predict", "-n", min=2, metavar="N", help="Most tokens of an answer.")
-    ] = 64
+    ] = 128
     n_pairs: Annotated[
         int, typer.Option("--pairs", min=0, metavar="N", help="Pairs per setting and workload; 0 with --check only.")
     ] = 5

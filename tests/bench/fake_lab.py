@@ -87,7 +87,7 @@ class FakeRunner:
         results = tuple(self._result(prompt, n_tokens, per_token) for prompt in prompts)
         n_after_first = sum(len(result.tokens) - 1 for result in results)
         seconds = PROMPT_SECONDS + n_after_first * per_token
-        return Run(results, seconds, ((1, per_token),) * n_after_first if inspect else ())
+        return Run(results, seconds, ((1, per_token),) * n_after_first if inspect or len(prompts) == 1 else ())
 
     def close(self) -> None:
         self._lab.n_open -= 1

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from pyspec.bench import Bench, Plan, Workload, figures_of, parse_setting
+from pyspec.bench.comparing import Pair
+from pyspec.bench.running import Run
+from pyspec.engine import Result
 from pyspec.errors import UnsupportedError
+from pyspec.speculation.stats import GenerationStats
 from pyspec.trace import Verdict
 from tests.bench.fake_lab import PROMPT_SECONDS, RIVAL, RIVAL_OF, FakeLab, Script
 
@@ -37,6 +41,34 @@ def test_the_median_forgets_a_disturbed_pair() -> None:
     assert figures.ratio is not None
     assert (figures.ratio.median, figures.ratio.low, figures.ratio.high, figures.ratio.n) == (2.0, 2.0, 2.0, 5)
     assert (figures.plain_speed, figures.speed) == (1.0, 2.0)
+
+
+def run_of(tokens: list[int], rounds: list[tuple[int, float]], n_first: int = 1) -> Run:
+    """A prompt by itself that took what its rounds took, and a tenth more beside them."""
+    stats = GenerationStats(n_first=n_first, prompt_seconds=PROMPT_SECONDS)
+    seconds = PROMPT_SECONDS + 1.1 * sum(each for _n_tokens, each in rounds)
+    return Run((Result(tokens=tokens, stats=stats),), seconds, tuple(rounds))
+
+
+SAID = list(range(9))
+PLAINLY = run_of(SAID, [(1, 1.0)] * 8)
+
+
+@pytest.mark.parametrize(
+    ("other", "plain_speed", "speed"),
+    [
+        (run_of(SAID, [(4, 2.0), (4, 2.0)]), 1.0, 2.0),
+        (run_of([*SAID[:5], 77, 77], [(4, 2.0), (2, 9.0)]), 1.0, 2.0),  # parts with a round
+        (run_of([*SAID[:7], 77, 77], [(4, 2.0), (4, 2.0)]), 1.0, 2.0),  # parts in the middle of one
+        (run_of([*SAID[:5], 77, 77], [(1, 2.0), (3, 2.0)], n_first=3), 1.0, 0.75),  # its first round had a draft
+        (run_of(SAID[:5], [(4, 2.0)]), 1.0, 2.0),  # ended early
+        (run_of([77, 77], [(1, 2.0)]), 0.0, 0.0),
+    ],
+)
+def test_where_texts_part_only_what_both_said_counts(other: Run, plain_speed: float, speed: float) -> None:
+    pair = Pair((PLAINLY,), (other,))
+    assert pair.speeds == pytest.approx((plain_speed / 1.1, speed / 1.1))
+    assert pair.ratio == (pytest.approx(speed / plain_speed) if speed else None)
 
 
 def test_one_prompt_counts_without_its_reading_and_several_with_it() -> None:
