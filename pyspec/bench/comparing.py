@@ -65,15 +65,17 @@ class Pair:
     def speeds(self) -> tuple[float, float]:
         """Tokens per second of plain decoding and of the setting, 0 when nothing counts.
 
-        Where the answers to a prompt by itself part, another text begins, which may be easier or harder to draft. So
-        what both said counts.
+        Of a prompt by itself the tokens after the first one count, with what the first round took longer than plain
+        decoding's: it may have a draft, too. Where the answers part, another text begins, which may be easier or harder
+        to draft. So what both said counts.
         """
         counted: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
         for runs in zip(self.plain, self.other, strict=True):
-            alone = len(runs[0].results) == 1
-            n_same = common_length(*(run.results[0].tokens for run in runs)) if alone else 0
+            plain = runs[0].results[0]
+            n_same = common_length(plain.tokens, runs[1].results[0].tokens)
             for run, found in zip(runs, counted, strict=True):
-                found.append(run.counted(n_same) if alone else (run.counted_tokens, run.counted_seconds))
+                alone = len(run.results) == 1
+                found.append(run.after_first_token(n_same, plain.stats.prompt_seconds) if alone else run.counted)
         return _rate(counted[0]), _rate(counted[1])
 
     @property
@@ -94,7 +96,7 @@ class Pair:
 
 def speed(runs: Sequence[Run]) -> float:
     """Return tokens per second of some runs together, 0 when nothing was said."""
-    return _rate([(run.counted_tokens, run.counted_seconds) for run in runs])
+    return _rate([run.counted for run in runs])
 
 
 def _rate(counted: Sequence[tuple[int, float]]) -> float:

@@ -42,21 +42,33 @@ class Run:
         stats = self.results[0].stats
         return self.seconds - stats.queue_seconds - stats.prompt_seconds
 
-    def counted(self, n_same: int) -> tuple[int, float]:
-        """Return tokens and seconds that count when only the first tokens of a prompt by itself do.
+    @property
+    def counted(self) -> tuple[int, float]:
+        """Both."""
+        return self.counted_tokens, self.counted_seconds
+
+    def after_first_token(self, n_same: int, reading: float) -> tuple[int, float]:
+        """Return how many of the first tokens of a prompt by itself came after the very first one, and their seconds.
 
         A round's tokens come evenly, and what is beside the rounds belongs to each of them by its share of their time.
+
+        Args:
+            n_same: Tokens that count.
+            reading: What reading the prompt takes in plain decoding, up to the first token. What it took longer here is
+                the time of the first round's draft.
         """
-        result = self.results[0]
-        if n_same >= len(result.tokens) or not self.rounds:
-            return self.counted_tokens, self.counted_seconds
-        wanted = max(0, n_same - result.stats.n_first)
-        left, spent = wanted, 0.0
+        stats = self.results[0].stats
+        of_first = min(n_same, stats.n_first)
+        if of_first < 1:
+            return 0, 0.0
+        share = (of_first - 1) / (stats.n_first - 1) if stats.n_first > 1 else 1.0
+        spent = (stats.prompt_seconds - reading) * share
+        left, rounds, whole = n_same - of_first, 0.0, sum(seconds for _n_tokens, seconds in self.rounds)
         for n_tokens, seconds in self.rounds:
             taken = min(left, n_tokens)
             left -= taken
-            spent += seconds * taken / n_tokens
-        return wanted, self.counted_seconds * spent / sum(seconds for _n_tokens, seconds in self.rounds)
+            rounds += seconds * taken / n_tokens
+        return n_same - 1, spent + (self.counted_seconds * rounds / whole if whole > 0 else 0.0)
 
 
 class Runner(Protocol):

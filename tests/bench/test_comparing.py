@@ -43,10 +43,10 @@ def test_the_median_forgets_a_disturbed_pair() -> None:
     assert (figures.plain_speed, figures.speed) == (1.0, 2.0)
 
 
-def run_of(tokens: list[int], rounds: list[tuple[int, float]], n_first: int = 1) -> Run:
-    """A prompt by itself that took what its rounds took, and a tenth more beside them."""
-    stats = GenerationStats(n_first=n_first, prompt_seconds=PROMPT_SECONDS)
-    seconds = PROMPT_SECONDS + 1.1 * sum(each for _n_tokens, each in rounds)
+def run_of(tokens: list[int], rounds: list[tuple[int, float]], n_first: int = 1, first: float = 0.0) -> Run:
+    """A prompt by itself that took what its rounds took, the first one with its draft, and a tenth more."""
+    stats = GenerationStats(n_first=n_first, prompt_seconds=PROMPT_SECONDS + 1.1 * first)
+    seconds = stats.prompt_seconds + 1.1 * sum(each for _n_tokens, each in rounds)
     return Run((Result(tokens=tokens, stats=stats),), seconds, tuple(rounds))
 
 
@@ -60,7 +60,9 @@ PLAINLY = run_of(SAID, [(1, 1.0)] * 8)
         (run_of(SAID, [(4, 2.0), (4, 2.0)]), 1.0, 2.0),
         (run_of([*SAID[:5], 77, 77], [(4, 2.0), (2, 9.0)]), 1.0, 2.0),  # parts with a round
         (run_of([*SAID[:7], 77, 77], [(4, 2.0), (4, 2.0)]), 1.0, 2.0),  # parts in the middle of one
-        (run_of([*SAID[:5], 77, 77], [(1, 2.0), (3, 2.0)], n_first=3), 1.0, 0.75),  # its first round had a draft
+        (run_of([*SAID[:5], 77, 77], [(1, 1.0), (3, 3.0)], n_first=3, first=1.0), 1.0, 4 / 3),  # drafted in the first
+        (run_of([*SAID[:2], 77, 77, 77, 77], [(3, 1.0)], n_first=3, first=1.0), 1.0, 2.0),  # parts in it
+        (run_of(SAID, [(8, 3.0)], first=1.0), 1.0, 2.0),  # drafted in it for nothing
         (run_of(SAID[:5], [(4, 2.0)]), 1.0, 2.0),  # ended early
         (run_of([77, 77], [(1, 2.0)]), 0.0, 0.0),
     ],
