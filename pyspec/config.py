@@ -141,7 +141,8 @@ class ModelConfig:
         repack: Lay out quantised weights again for the CPU at hand (faster, uses memory of its own).
         next_n: Load next-n (MTP) layers where the file has them; draft-mtp drafts with them.
         large_pages: On Linux, move the weights to large pages when only a CPU computes and they take little of the
-            free memory; decodes are some percent faster. Of a mapped file that is a copy of its own.
+            free memory; decodes are some percent faster. Of a mapped file that is a copy of its own. Weights that are
+            locked (``use_mlock``) stay where they are.
     """
 
     n_gpu_layers: int = -1

@@ -208,7 +208,7 @@ class Controller(Chain):
     def _count_idle(self, seq_id: int, length: int) -> None:
         self._n_idle[seq_id] = 0 if length else self._n_idle.get(seq_id, 0) + 1
 
-    def _look_up(self, requests: Sequence[DraftRequest], awake: Sequence[int]) -> list[tuple[int, Drafter, Draft]]:
+    def _look_up(self, requests: Sequence[DraftRequest], awake: Sequence[int]) -> list[Offered]:
         """Ask the drafters that cost next to nothing; return what they offer, and to which request."""
         offers: list[Offered] = []
         wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
