@@ -18,8 +18,7 @@ namespace {
 constexpr uintptr_t large_page = uintptr_t{2} << 20;
 constexpr uintptr_t piece = 32 * large_page;     // what is there twice while it moves
 constexpr uintptr_t least = uintptr_t{32} << 20; // smaller ones may lie between what malloc writes to
-
-constexpr uintptr_t alignment = 4096; // more than there is between two tensors
+constexpr uintptr_t alignment = 4096;            // more than there is between two tensors
 
 struct range {
     ggml_backend_buffer_t buffer;

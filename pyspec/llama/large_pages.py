@@ -31,7 +31,7 @@ def _rooms_of_groups(root: Path) -> Iterator[int]:
     """Yield what each control group of this process may still take, where it has a limit (a container, for example)."""
     mounts = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
             yield from _rooms(mounts, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -58,6 +58,6 @@ def _number(text: str, name: str) -> int:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import pyspec
 from pyspec.errors import BatchError, ConfigError, ContextFullError, PositionError, SequenceError, TokenError
+from pyspec.llama.entries import checked_ends, plain_ends
 from tests.helpers import PROMPT, decode
 from tests.llama.conftest import NewContext
 
@@ -170,6 +172,24 @@ def test_batches_of_every_shape_follow_each_other(new_context: NewContext) -> No
             seq_ids = [0, 1, 2] if position < shared else 2
             batch.add(49 + position, position, seq_ids, output=position == 99)
         np.testing.assert_allclose(context.decode(batch).logits(0), alone, atol=1e-5)
+
+
+def test_the_short_check_says_what_the_long_one_would(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2, n_ctx=64)
+    decode(context, [1, 50, 51], 0)
+    decode(context, [1, 52], 1)
+    places: tuple[Any, ...] = (0, 1, 2, (0, 1))
+    tokens: tuple[Any, ...] = (-1, 5, 384, True, 1.0)
+    entries = itertools.product(tokens, (0, 2, 3, 4, 31, 32), places)
+    n_recognised = 0
+    for token, position, seq_ids in entries:
+        batch = pyspec.Batch()
+        batch.add(5, 3, 0, output=True)
+        batch.add(token, position, seq_ids)
+        if (ends := plain_ends(context, batch)) is not None:
+            n_recognised += 1
+            assert ends == checked_ends(context, batch)
+    assert n_recognised == 2  # what follows in either sequence
 
 
 def test_a_sequence_named_twice_in_an_entry(new_context: NewContext) -> None:

@@ -81,6 +81,14 @@ def test_a_container_has_its_own_limit(machine: Callable[..., Path], files: dict
     assert most_bytes(machine({"proc/self/cgroup": "0::/a/b\n", **files})) == expected
 
 
+@pytest.mark.parametrize("line", [b"", b"\n", b"nonsense", b"4:memory", b"0::/\xff\xfe", b"0::/../../x"])
+def test_groups_that_cannot_be_read_limit_nothing(machine: Callable[..., Path], line: bytes) -> None:
+    root = machine({})
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_bytes(line)
+    assert most_bytes(root) == 2 * GIB
+
+
 def test_limits_of_the_older_kind_count_too(machine: Callable[..., Path]) -> None:
     folder = "sys/fs/cgroup/memory/docker"
     files = {
