@@ -303,7 +303,8 @@ class Decoded:
 class FakeTarget:
     """A context that computes ``logits``.
 
-    Its fuse fails at "decode" before, at "half-decoded" amid, and at "decoded" after the entries enter memory.
+    Its fuse fails at "decode" before, at "half-decoded" amid, and at "decoded" after the entries enter memory. Amid, a
+    memory that does not drop any suffix is emptied.
     """
 
     logits: Logits
@@ -334,7 +335,7 @@ class FakeTarget:
         rows = []
         for i, token in enumerate(batch.tokens):
             if i == len(batch) // 2:
-                self.fuse.burn("half-decoded")
+                self._half_decoded()
             for seq_id in batch.seq_ids[i]:
                 self.memory.put(seq_id, batch.positions[i], token)
             if batch.outputs[i]:
@@ -346,6 +347,14 @@ class FakeTarget:
 
     def close(self) -> None:
         self.closed = True
+
+    def _half_decoded(self) -> None:
+        try:
+            self.fuse.burn("half-decoded")
+        except BaseException:
+            if self.kind is not RollbackKind.TRIM:  # states that lie side by side
+                self.memory.clear()
+            raise
 
     def _check_sizes(self, batch: Batch) -> None:
         if not 1 <= len(batch) <= self.n_batch or batch.n_outputs > self.n_outputs_max:

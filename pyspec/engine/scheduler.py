@@ -265,15 +265,14 @@ class Scheduler:
 
     def _after(self, error: Exception, slots: list[Slot]) -> None:
         """Go on after a round that failed; what it had not decided is undone already."""
-        left = [slot for slot in slots if slot.request is not None and not slot.request.cancelled]
+        for slot in self.slots:
+            slot.look_again()
+        left = [(slot, slot.request) for slot in slots if slot.request is not None and not slot.request.cancelled]
         if isinstance(error, DecodeAbortedError):  # those who asked for that are swept; the others try again
             return
         if isinstance(error, ContextFullError) and self._make_room():
             return
-        for slot in left:
-            request = slot.request
-            if request is None:
-                continue
+        for slot, request in left:
             # What was committed and not told of: it failed when its drafters heard of it.
             if len(slots) == 1 or request.sequence.ending.n_tokens > request.n_told:
                 self._fail(slot, request, error)

@@ -12,6 +12,7 @@ from pyspec.engine.request import Request
 from pyspec.errors import ContextError
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.draft import Needs
+from pyspec.speculation.rollback import put_right
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target
 
@@ -217,6 +218,14 @@ class Slot:
             self._target.memory.trim(self.seq_id, length)
         self._held = length
         self.tokens = [*sequence.history, sequence.pending][: length + 1]
+
+    def look_again(self) -> None:
+        """Notice that a decode of others, which failed, has emptied memory."""
+        memory = self._target.memory
+        if self.request is not None:
+            put_right(memory, self.request.sequence)
+        elif memory.length(self.seq_id) != self._held:
+            self.forget()
 
     def forget(self) -> None:
         """Empty memory; nothing is known any more."""

@@ -16,7 +16,9 @@ from pyspec.errors import (
     BatchError,
     ConfigError,
     ContextCreateError,
+    ContextFullError,
     LifetimeError,
+    PyspecError,
     UnsupportedError,
 )
 from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
@@ -140,7 +142,8 @@ class Context:
             BatchError: Empty or too long, or more rows wanted than ``n_outputs_max``.
             TokenError, SequenceError, PositionError: An entry is wrong.
             ContextFullError: There is no room. Memory is unchanged.
-            DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came.
+            DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came. Where it keeps
+                recurrent states it is empty, all sequences of it.
         """
         ends = plain_ends(self, batch)
         if ends is None:
@@ -150,7 +153,13 @@ class Context:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
         lengths = {**self.handle.lengths, **ends}
-        best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
+        try:
+            best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
+        except (BatchError, ContextFullError):  # nothing was computed
+            raise
+        except PyspecError:
+            self.memory.clear_if_in_doubt()
+            raise
         self.handle.lengths.update(lengths)
         self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
         return Rows(self, best, self.n_decodes, 0, batch.n_outputs)

@@ -151,6 +151,15 @@ class Memory:
         else:
             native.memory_remove(self._context.handle, self.checked(seq_id), -1, -1)
 
+    def clear_if_in_doubt(self) -> None:
+        """Drop everything if a computation that stopped midway may have left any sequence wrong.
+
+        llama.cpp keeps the recurrent states of the sequences of a decode side by side. It notes where each one goes,
+        also those that are in the way, and then moves them as a part of the computation.
+        """
+        if self._keeps_state and not self._context.reads_rows_beside_tokens:  # a head's memory is attention
+            self.clear()
+
     def copy(self, source: int, destination: int, length: int) -> None:
         """Let ``destination`` share the first ``length`` positions of ``source``.
 

@@ -63,35 +63,32 @@ class RollbackPoint:
         checkpoint_bytes: Sequence to the size of the checkpoint that was taken for its draft.
     """
 
-    __slots__ = ("_memory", "_open", "_proposer", "_touched", "checkpoint_bytes")
+    __slots__ = ("_memory", "_open", "_proposer", "_sequences", "checkpoint_bytes")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
         self._memory = target.memory
         self._proposer = proposer
         self.checkpoint_bytes: dict[int, int] = {}
-        self._touched: set[int] = set()
+        self._sequences: list[Sequence] = []
         self._open: dict[int, _Before] = {}
         self.add(sequences)
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Note the state of sequences that join."""
         for sequence in sequences:
+            self._sequences.append(sequence)
             self._open[sequence.seq_id] = _Before(sequence)
 
     def prepare(self, shares: SequenceOf[Share]) -> None:
         """Save a checkpoint of each memory that could not drop its whole draft otherwise; the decode comes next."""
-        if self._memory.rollback is not RollbackKind.TRIM:
-            for share in shares:
+        drafts = [share for share in shares if share.n_outputs > 1]
+        if drafts and self._memory.rollback is not RollbackKind.TRIM:
+            for share in drafts:
                 self._save(share)
-        self.expect_decode([share.sequence for share in shares])
 
     def way_back(self, n_dropped: int) -> str:
         """See the function of this name."""
         return "none" if n_dropped == 0 else way_back(self._memory, n_dropped)
-
-    def expect_decode(self, sequences: Iterable[Sequence]) -> None:
-        """From here on the memory of these sequences may change."""
-        self._touched.update([sequence.seq_id for sequence in sequences])
 
     def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share], kept: dict[int, Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted.
@@ -127,7 +124,7 @@ class RollbackPoint:
     def _save(self, share: Share) -> None:
         """Take a checkpoint if the memory could not drop a share's draft without."""
         sequence, n_drafted = share.sequence, share.n_outputs - 1
-        if n_drafted > 0 and sequence.checkpoint is None and way_back(self._memory, n_drafted) == "replay":
+        if sequence.checkpoint is None and way_back(self._memory, n_drafted) == "replay":
             sequence.checkpoint = self._memory.checkpoint(sequence.seq_id)
             self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
 
@@ -138,42 +135,41 @@ class RollbackPoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Put every sequence that was not kept back to where it was."""
-        if not self._open:
+        if not self._open and kind is None:
             return
         steps: list[Callable[[], object]] = []
         for before in self._open.values():
-            steps += [
-                before.put_back,
-                functools.partial(self._proposer.discard, before.sequence.seq_id),
-                functools.partial(self._take_back, before),
-            ]
+            steps += [before.put_back, functools.partial(self._proposer.discard, before.sequence.seq_id)]
+        # What failed may have emptied the memory of those that were kept before.
+        steps += [functools.partial(put_right, self._memory, sequence) for sequence in self._sequences]
         self._open.clear()
         run_all(steps)
 
-    def _take_back(self, before: _Before) -> None:
-        """Return memory to where it was, or else empty it, so that the next round reads the history again."""
-        sequence, memory = before.sequence, self._memory
-        seq_id, held = sequence.seq_id, memory.length(sequence.seq_id)
-        known = sequence.n_committed - sequence.lag
-        # Snapshots of a decode that failed may be anything, although positions look right.
-        in_doubt = seq_id in self._touched and memory.rollback is RollbackKind.BOUNDED
-        if held == known and not in_doubt:
-            return
-        try:
-            if sequence.checkpoint is not None:
-                memory.restore(seq_id, sequence.checkpoint)
-                known = sequence.checkpoint.length
-            elif memory.rollback is RollbackKind.TRIM and held >= known:
-                memory.trim(seq_id, known)
-            else:
-                known = 0
-        except ContextError:
+
+def put_right(memory: TargetMemory, sequence: Sequence) -> None:
+    """Return memory to what is known of a sequence, or else empty it, so that the next round reads the history again.
+
+    It differs after a round that failed, its own or that of others.
+    """
+    seq_id, held = sequence.seq_id, memory.length(sequence.seq_id)
+    known = sequence.n_committed - sequence.lag
+    if held == known:
+        return
+    try:
+        if sequence.checkpoint is not None and held >= sequence.checkpoint.length:
+            memory.restore(seq_id, sequence.checkpoint)
+            known = sequence.checkpoint.length
+        elif memory.rollback is RollbackKind.TRIM and held >= known:
+            memory.trim(seq_id, known)
+        else:
             known = 0
-        if known == 0:
-            _logger.debug("Sequence %d is read again: its memory of %d positions is in doubt.", seq_id, held)
-            memory.clear(seq_id)
-            sequence.checkpoint = None
-        sequence.lag = sequence.n_committed - known
+    except ContextError:
+        known = 0
+    if known == 0:
+        _logger.debug("Sequence %d is read again: its memory of %d positions is in doubt.", seq_id, held)
+        memory.clear(seq_id)
+        sequence.checkpoint = None
+    sequence.lag = sequence.n_committed - known
 
 
 class _Before:

@@ -145,7 +145,6 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     computed: list[Decoded] = []
     with RollbackPoint(batch.sequences, target, proposer) as point:
         for sequence in _far_behind(batch, target):
-            point.expect_decode([sequence])
             catch_up(target, batch.buffer, sequence, proposer)
         clock.lap("rollback")
         shares = _drafted(batch, proposer, target)

@@ -158,5 +158,9 @@ class Target(Protocol):
         ...
 
     def decode(self, batch: Batch) -> TargetRows:
-        """Take the entries into memory and return the wanted rows."""
+        """Take the entries into memory and return the wanted rows.
+
+        When it raises, each sequence holds what it held, or some of the entries too, or nothing: also one that has no
+        entry may be emptied, but none is wrong.
+        """
         ...

@@ -17,6 +17,7 @@ from pyspec.drafters import Chain
 from pyspec.engine import Generation
 from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import Batch
+from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import Finish, MatchRule
 from pyspec.speculation.draft import Draft, DraftRequest, EvaluatedBatch, Needs, TokenView
 from tests.at_work import Held, idle, prompt
@@ -27,7 +28,7 @@ from tests.reference import Request, plain_decode
 from tests.strategies import machines, prompts, requests, seeds
 from tests.workplace import Place, generation_of, workplace
 
-WAYS = ("sample", "sampled", "rule", "decode", "decoded", "draft model", "begin", "draft", "token", "accept")
+WAYS = ("sample", "sampled", "rule", "decode", "amid", "decoded", "draft model", "begin", "draft", "token", "accept")
 
 
 @dataclass
@@ -139,6 +140,8 @@ class World:
         def failing(batch: Batch) -> Any:
             seq_ids = [seq_id for each in batch.seq_ids for seq_id in each]
             self.fault.strike(before, seq_ids)
+            if self.fault.strikes("amid", seq_ids):
+                target.fuse = Fuse("half-decoded")
             rows = decode(batch)
             self.fault.strike(after, seq_ids)
             return rows
@@ -212,15 +215,17 @@ def four(max_tokens: int = 12) -> list[Request]:
     return [replace(first, prompt=(1, 2, 3, i)) for i in range(4)]
 
 
+@pytest.mark.parametrize("kind", [RollbackKind.TRIM, RollbackKind.WHOLE])
 @pytest.mark.parametrize("after", [0, 2, 5])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_fault_does_happen(way: str, after: int) -> None:
-    world = World(four(), Fault(way, after if way != "begin" else 0), Machine(n_seq_max=4), with_model=True)
+def test_each_fault_does_happen(way: str, after: int, kind: RollbackKind) -> None:
+    machine = Machine(n_seq_max=4, kind=kind)
+    world = World(four(), Fault(way, after if way != "begin" else 0), machine, with_model=True)
     world.check()
     assert world.fault.happened
     expected = {"token": DrafterError}.get(way, InjectedError)
     assert world.running[0].result.finish is Finish.ERROR
-    again = World(four(), Fault(way, after if way != "begin" else 0), Machine(n_seq_max=4), with_model=True)
+    again = World(four(), Fault(way, after if way != "begin" else 0), machine, with_model=True)
     with pytest.raises(expected):
         list(again.running[0])
 

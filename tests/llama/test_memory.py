@@ -10,7 +10,15 @@ import pytest
 import pyspec
 from pyspec import RollbackKind
 from pyspec._native import contexts
-from pyspec.errors import ConfigError, OutOfMemoryError, PositionError, RollbackError, SequenceError, UnsupportedError
+from pyspec.errors import (
+    ConfigError,
+    DecodeAbortedError,
+    OutOfMemoryError,
+    PositionError,
+    RollbackError,
+    SequenceError,
+    UnsupportedError,
+)
 from tests.helpers import PROMPT, decode, next_row
 from tests.llama.conftest import NewContext
 
@@ -59,6 +67,32 @@ def test_a_machine_without_memory_says_nothing_about_the_model(
         with pytest.raises(MemoryError):
             _ = context.memory.rollback
     assert context.memory.rollback is RollbackKind.TRIM, "asked again, it is tried again"
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_rs_seq": 4}], ids=["", "snapshots"])
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_decode_that_stopped_leaves_is_right_or_nothing(
+    new_context: NewContext, name: str, settings: dict[str, int]
+) -> None:
+    """Recurrent states move to be side by side, also those of sequences that only lie in between."""
+    prompts = {3: PROMPT, 1: PROMPT[:5], 0: PROMPT[2:], 2: PROMPT[:3]}  # the states lie in this order
+    context, alone = new_context(name, n_seq_max=4, **settings), new_context(name, n_seq_max=4, **settings)
+    for seq_id, prompt in prompts.items():
+        decode(context, prompt, seq_id)
+        decode(alone, prompt, seq_id)
+    context.request_abort()
+    batch = pyspec.Batch()
+    for seq_id in (2, 3):
+        batch.add(99, len(prompts[seq_id]), seq_id, output=True)
+    with pytest.raises(DecodeAbortedError):
+        context.decode(batch)
+    context.request_abort(value=False)
+    for seq_id, prompt in prompts.items():
+        held = context.memory.length(seq_id)
+        assert held in (0, len(prompt))
+        if not held:
+            decode(context, prompt, seq_id)
+        np.testing.assert_array_equal(next_row(context, 99, seq_id), next_row(alone, 99, seq_id))
 
 
 def test_lengths_and_ranges(new_context: NewContext) -> None:
