@@ -15,6 +15,8 @@ from pyspec.errors import ConfigError
 
 __all__ = ["refuse_model", "replace_file", "require_path"]
 
+_LONGEST = 32_767  # characters of a path on any system
+
 _MODEL = b"GGUF"  # how they begin
 
 
@@ -73,9 +75,10 @@ def require_path(name: str, path: object) -> Path:
     """
     try:
         text = os.fspath(path)  # type: ignore[call-overload]
-    except TypeError:
+        os.fsencode(text)
+    except (TypeError, UnicodeEncodeError):  # half of a surrogate pair names no file
         text = None
-    if not isinstance(text, str) or not text or "\0" in text or text.endswith(os.sep):
+    if not isinstance(text, str) or not 0 < len(text) <= _LONGEST or "\0" in text or text.endswith(os.sep):
         msg = f"{name} must be the path of a file, not {shown(path)}."
         raise ConfigError(msg)
     return Path(text)

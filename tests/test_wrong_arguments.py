@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,14 @@ import pytest
 import pyspec
 from pyspec import Grammar, SamplingConfig, Speculation
 from pyspec.config import shown
+from pyspec.drafters import create
+from pyspec.engine.saving import read
 from pyspec.errors import PyspecError
+from pyspec.files import require_path
 from pyspec.llama.grammar import GrammarState
 from pyspec.speculation.draft import Drafting
 from pyspec.speculation.rules import make_rule
+from pyspec.trace import TraceWriter, read_trace
 from tests.conftest import ModelByName
 from tests.helpers import make_context
 from tests.llama.grammar_fakes import EOG, fake_vocab
@@ -90,6 +95,21 @@ def test_odd_values_in_settings(odd: object) -> None:
         lambda value: make_rule("synthetic", n_max=4, rates=value),
         lambda value: make_rule("synthetic", n_max=4, length=value),
         lambda value: make_rule("synthetic", n_max=2, rates=(0.5, value)),
+    ]
+    for call in calls:
+        check_error(call, odd)
+
+
+def test_odd_values_in_place_of_a_file(odd: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls: list[Callable[[Any], object]] = [
+        pyspec.Model,
+        pyspec.hub.resolve,
+        read_trace,
+        TraceWriter,
+        lambda value: read(require_path("path", value)),
+        lambda value: create("suffix", file=value),
+        lambda value: create("ngram-cache", static=value),
     ]
     for call in calls:
         check_error(call, odd)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_int, shown
+from pyspec.config import MAX_INT32, MAX_SEQUENCES, ContextConfig, require_bool, require_int, shown
 from pyspec.engine.admission import Admitted, Settings, admission_of
 from pyspec.engine.async_generation import AsyncGeneration
 from pyspec.engine.embedding import Embedder, Vector, pooling_of
@@ -284,7 +284,7 @@ class Engine:
         Args:
             finish: Let the requests that run or wait come to their end first, instead of cancelling them.
         """
-        self._worker.close(finish=finish)
+        self._worker.close(finish=require_bool("finish", finish))
         self._closing.detach()
 
     def __enter__(self) -> Engine:

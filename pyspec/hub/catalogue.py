@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from pyspec.config import shown
 from pyspec.errors import ModelNotFoundError
 
 __all__ = ["CATALOGUE", "CatalogueModel", "WheelSource", "lookup"]
@@ -75,7 +76,7 @@ def lookup(name: str) -> CatalogueModel:
     near = difflib.get_close_matches(name.lower(), CATALOGUE, n=3)
     guess = f" did you mean {' or '.join(near)}?" if near else ""
     msg = (
-        f"unknown model {name!r}:{guess} known names: {', '.join(sorted(CATALOGUE))};"
+        f"unknown model {shown(name)}:{guess} known names: {', '.join(sorted(CATALOGUE))};"
         " a path to a GGUF file and hf:owner/repo/file.gguf also work"
     )
     raise ModelNotFoundError(msg)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pyspec.config import shown
 from pyspec.errors import ConfigError, FetchError, IntegrityError
 from pyspec.hub.hf_errors import explain
 from pyspec.hub.progress import Progress, ignore_progress
@@ -61,7 +62,7 @@ def parse(name: str) -> HfFile:
     """
     match = _NAME.fullmatch(name)
     if match is None or {"", ".", ".."} & set(match[2].split("/")):
-        msg = f"malformed name {name!r}; write {_FORM}"
+        msg = f"malformed name {shown(name)}; write {_FORM}"
         raise ConfigError(msg)
     return HfFile(repo=match[1], path=match[2], revision=match[3])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyspec.config import shown
 from pyspec.errors import ConfigError, HubError, ModelNotFoundError
 from pyspec.hub import hf
 from pyspec.hub.cache import models_dir
@@ -33,10 +34,10 @@ def resolve(name_or_path: str | os.PathLike[str], *, progress: Progress | None =
     try:
         path = Path(name_or_path)
     except TypeError:
-        msg = f"a model's name must be a string or a path, not {name_or_path!r}"
+        msg = f"a model's name must be a string or a path, not {shown(name_or_path)}"
         raise ConfigError(msg) from None
     if progress is not None and not callable(progress):
-        msg = f"progress must be a function, not {progress!r}"
+        msg = f"progress must be a function, not {shown(progress)}"
         raise ConfigError(msg)
     name = os.fspath(name_or_path)
     if name and _is_file(path):
@@ -49,7 +50,7 @@ def resolve(name_or_path: str | os.PathLike[str], *, progress: Progress | None =
     if isinstance(name_or_path, str) and not _looks_like_path(name):
         lookup(name)  # raises, with the known names
     what = "that is a folder, not a file" if name and _is_dir(path) else "no such file"
-    msg = f"{what}: {name!r}"
+    msg = f"{what}: {shown(name)}"
     raise ModelNotFoundError(msg)
 
 
@@ -64,7 +65,7 @@ def cached_path(name: str) -> Path | None:
         FetchError: An ``hf:`` name, and the package that reads that cache is not installed.
     """
     if not isinstance(name, str):
-        msg = f"a model's name must be a string, not {name!r}"
+        msg = f"a model's name must be a string, not {shown(name)}"
         raise ConfigError(msg)
     if hf.is_hf_name(name):
         return hf.cached(hf.parse(name))

@@ -44,11 +44,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def depth(self) -> float:
-        """Mean position of the entries, 0 without any."""
-        return sum(self.positions) / len(self.positions) if self.positions else 0.0
-
     def add(
         self,
         token: int,

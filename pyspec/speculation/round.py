@@ -155,7 +155,8 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         for together in decodes(target, shares) if shares else ():
             reading = any(share.sequence.reading for share in together)
             rows = verify(target, batch.buffer, together, proposer)
-            computed.append(Decoded(len(batch.buffer), reading, clock.lap("verify"), batch.buffer.depth))
+            positions = batch.buffer.positions
+            computed.append(Decoded(len(positions), reading, clock.lap("verify"), sum(positions) / len(positions)))
             decided = [
                 _decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds)
                 for share, own_rows in zip(together, rows, strict=True)

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspec.errors import TraceError
+from pyspec.files import require_path
 from pyspec.trace.writer import VERSION
 
 _NUMBER = (int, float)
@@ -76,23 +76,25 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     A last line that was not finished, because the run was killed while it was written, does not count.
 
     Raises:
+        ConfigError: ``path`` is no path.
         TraceError: It cannot be read, or a line contradicts the format or the line before; the message has its
             number.
     """
+    file = require_path("path", path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        msg = f"{os.fspath(path)} is not a trace: it is not UTF-8 text."
+        msg = f"{file} is not a trace: it is not UTF-8 text."
         raise TraceError(msg) from None
     except OSError as error:
-        msg = f"The trace {os.fspath(path)} cannot be read: {error}."
+        msg = f"The trace {file} cannot be read: {error}."
         raise TraceError(msg) from None
     lines = text.splitlines()
     if len(lines) > 1 and not text.endswith("\n"):
         del lines[-1]
     parsed = [_parsed(number, line) for number, line in enumerate(lines, 1)]
     if not parsed or parsed[0]["type"] != "run":
-        msg = f"The trace {os.fspath(path)} does not begin with a run line."
+        msg = f"The trace {file} does not begin with a run line."
         raise TraceError(msg)
     end = parsed[-1] if parsed[-1]["type"] == "end" else None
     rounds = parsed[1:-1] if end is not None else parsed[1:]

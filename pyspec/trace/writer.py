@@ -6,13 +6,12 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
-from pyspec.files import refuse_model
+from pyspec.files import refuse_model, require_path
 from pyspec.llama.devices import library_info
 from pyspec.speculation.draft import Candidates
 from pyspec.speculation.round import Outcome
@@ -27,15 +26,17 @@ class TraceWriter:
         path: The file; it is replaced.
 
     Raises:
+        ConfigError: ``path`` is no path.
         TraceError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        file = require_path("path", path)
         try:
-            refuse_model(Path(path))
-            self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by close()
+            refuse_model(file)
+            self._file = file.open("w", encoding="utf-8", buffering=1)
         except OSError as error:
-            msg = f"The trace {os.fspath(path)} cannot be written: {error.strerror}."
+            msg = f"The trace {file} cannot be written: {error.strerror}."
             raise TraceError(msg) from None
         self._n_rounds = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class TimedTarget(FakeTarget):
 
     def decode(self, batch: Batch) -> FakeRows:
         self.clock.now += self.takes(len(batch), self.n_decodes)
-        self.clock.now += self.attention.seconds(len(batch), batch.depth)
+        self.clock.now += self.attention.seconds(len(batch), fmean(batch.positions))
         return super().decode(batch)
 
 

@@ -282,7 +282,8 @@ def functions() -> list[tuple[str, Callable[..., Any]]]:
 
 
 def methods(instance: Any) -> list[str]:
-    return [name for name in dir(type(instance)) if not name.startswith("_") and name not in ("handle", "register")]
+    left_out = ("handle", "register", "call")  # what a function raises that was handed to call() is its own affair
+    return [name for name in dir(type(instance)) if not name.startswith("_") and name not in left_out]
 
 
 def parameters(thing: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.drafters.controller import Controller
-from pyspec.llama.batch import Batch
 from pyspec.speculation.costs import Costs, Decoded
 from pyspec.speculation.curves import Attention, DecodeCurve, Level
 from pyspec.speculation.draft import Draft, DraftRequest
@@ -118,14 +117,6 @@ def test_a_decode_never_costs_nothing(seen: list[tuple[int, float, float]], alon
         for at in (0.0, depth):
             costs.verify.depth = at
             assert all(costs.verify.seconds(k) > 0.0 for k in range(1, 20))
-
-
-def test_the_depth_of_a_batch_is_the_mean_of_its_positions() -> None:
-    batch = Batch()
-    assert batch.depth == 0.0
-    batch.extend([5, 6, 7], 10, 0)
-    batch.add(8, 31, 1)
-    assert batch.depth == (10 + 11 + 12 + 31) / 4
 
 
 def test_rounds_say_how_deep_their_decodes_were() -> None:
