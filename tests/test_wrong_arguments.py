@@ -169,3 +169,25 @@ def test_odd_values_for_a_model(odd: object, context: pyspec.Context) -> None:
     for call in calls:
         check_error(call, odd)
     sampler.close()
+
+
+def test_odd_values_for_an_engine(odd: object, open_zoo: ModelByName) -> None:
+    target = open_zoo("target-llama")
+    with pyspec.Engine(target, context=pyspec.ContextConfig(n_ctx=64)) as engine:
+        calls: list[Callable[[Any], object]] = [
+            lambda value: engine.embed([1, 60], pooling=value),
+            lambda value: engine.close(finish=value),
+            lambda value: engine.save_slot(value, "slot"),
+            lambda value: engine.save_slot(0, value),
+            engine.restore_slot,
+            engine.call if not callable(odd) else lambda _value: engine.call(None),  # type: ignore[arg-type]
+            lambda value: engine.generate([1, value]),
+            lambda value: pyspec.Engine(target, n_queue=value),
+            lambda value: pyspec.Engine(target, context=value),
+            lambda value: pyspec.Engine(target, speculation=value),
+        ]
+        names = ("max_tokens", "sampling", "rule", "n_top", "logprobs", "observer", "grammar", "drafting")
+        calls += [lambda value, name=name: engine.generate([1, 60], **{name: value}) for name in names]  # type: ignore[misc]
+        for call in calls:
+            check_error(call, odd)
+        assert engine.generate([1, 60], max_tokens=3).tokens

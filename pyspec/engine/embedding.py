@@ -47,7 +47,7 @@ def pooling_of(model: Model, wanted: str | None = None) -> str:
         UnsupportedError: Nothing is wanted, and the model was not made for embeddings; or it scores pairs of texts.
     """
     if wanted is not None:
-        if wanted not in POOLINGS:
+        if not isinstance(wanted, str) or wanted not in POOLINGS:
             msg = f"pooling must be one of {', '.join(POOLINGS)}, not {shown(wanted)}."
             raise ConfigError(msg)
         return wanted

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspec._native import Handle
 from pyspec._native import contexts as native
 from pyspec.config import MAX_INT32, as_index, require_bool, require_int, shown
-from pyspec.errors import ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
+from pyspec.errors import BrokenError, ConfigError, PositionError, RollbackError, SequenceError, UnsupportedError
 
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
@@ -158,7 +159,8 @@ class Memory:
         also those that are in the way, and then moves them as a part of the computation.
         """
         if self._keeps_state and not self._context.reads_rows_beside_tokens:  # a head's memory is attention
-            self.clear()
+            with contextlib.suppress(BrokenError):  # nobody can use it any more
+                self.clear()
 
     def copy(self, source: int, destination: int, length: int) -> None:
         """Let ``destination`` share the first ``length`` positions of ``source``.

@@ -353,8 +353,8 @@ MUTATIONS = (
     Mutation(
         "drafter-not-told",
         "speculation/rollback.py",
-        "                functools.partial(self._proposer.discard, before.sequence.seq_id),\n",
-        "",
+        "[before.put_back, functools.partial(self._proposer.discard, before.sequence.seq_id)]",
+        "[before.put_back]",
         "a draft model keeps what an undone round drafted",
         ("speculation/test_rollback.py::test_a_round_that_raises_leaves_the_committed_length[InjectedError]",),
     ),
