@@ -32,7 +32,7 @@ from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Needs
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import run_all
-from pyspec.speculation.round import Changes, Outcome, RoundBatch, run_round
+from pyspec.speculation.round import Changes, Outcome, RoundBatch, no_changes, run_round
 from pyspec.speculation.stats import DrafterStats
 from pyspec.speculation.target import Target
 
@@ -150,8 +150,7 @@ class Scheduler:
         """Sweep, seat, play one round, tell. Errors end the requests they come from, and no others."""
         self._sweep()
         self._seat()
-        if running := self.running:
-            self._play(running)
+        self._play(self.slots)
 
     @property
     def requests(self) -> list[Request]:
@@ -175,16 +174,16 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """End the requests that nobody wants any more, and those whose time is over."""
-        over = [entry for entry in self._waiting if is_over(entry[2])]
-        if over:
+        if over := [entry for entry in self._waiting if is_over(entry[2])]:
             ended = {id(request) for _, _, request in over}
             self._waiting = [entry for entry in self._waiting if id(entry[2]) not in ended]
             heapq.heapify(self._waiting)
-        for _, _, request in over:
-            request.tell(broken_off(request, Finish.CANCELLED, lateness(request), {}))
-        for slot in self.running:
-            if slot.request is not None and is_over(slot.request):
-                self._end(slot, Finish.CANCELLED, error=lateness(slot.request))
+        for _, _, late in over:
+            late.tell(broken_off(late, Finish.CANCELLED, lateness(late), {}))
+        for slot in self.slots:
+            request = slot.request
+            if request is not None and is_over(request):
+                self._end(slot, Finish.CANCELLED, error=lateness(request))
 
     def _seat(self) -> list[Slot]:
         """Give the free slots to those who wait; return the slots that got a request."""
@@ -244,13 +243,17 @@ class Scheduler:
         """Play one round; when it fails, find out whose fault that is by playing each request alone."""
         batch = self._batch
         joined: list[Slot] = []
-        running = [slot for slot in slots if self._goes_on(slot)]
-        requests = tuple([slot.request for slot in running if slot.request is not None])
+        running, requests = [], []
+        for slot in slots:
+            request = slot.request
+            if request is not None and self._goes_on(slot, request):
+                running.append(slot)
+                requests.append(request)
         if not requests:
             return
         batch.sequences = [request.sequence for request in requests]
-        batch.changes = Changes if alone else functools.partial(self._changes, joined)
-        self.playing = requests
+        batch.changes = no_changes if alone else functools.partial(self._changes, joined)
+        self.playing = tuple(requests)
         failed: Exception | None = None
         try:
             run_round(batch, self.chain, self._target, self._rule)
@@ -299,17 +302,16 @@ class Scheduler:
     def _changes(self, joined: list[Slot]) -> Changes:
         """Take in what came while drafts were made: new requests begin, and others need not be verified."""
         self._news()
-        joined += self._seat()
-        arrived = [slot.request for slot in joined if slot.request is not None]
-        self.playing += tuple(arrived)
+        if seated := self._seat():
+            joined += seated
+            self.playing += tuple(slot.request for slot in seated if slot.request is not None)
         left = [request.sequence.seq_id for request in self.playing if request.cancelled]
-        return Changes([request.sequence for request in arrived], left)
+        if not (seated or left):
+            return no_changes()
+        return Changes([slot.request.sequence for slot in seated if slot.request is not None], left)
 
-    def _goes_on(self, slot: Slot) -> bool:
+    def _goes_on(self, slot: Slot, request: Request) -> bool:
         """Return whether a slot's request has another round; end it if not."""
-        request = slot.request
-        if request is None:
-            return False
         sequence = request.sequence
         if sequence.reading and sequence.lag:
             return True

@@ -28,7 +28,7 @@ def plain_ends(context: Context, batch: Batch) -> dict[int, int] | None:
     """
     if type(batch) is not Batch or batch.states or context.reads_rows_beside_tokens:
         return None
-    if not all(type(part) is list for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs)):
+    if {*map(type, (batch.tokens, batch.positions, batch.seq_ids, batch.outputs))} != {list}:
         return None
     if not len(batch.tokens) == len(batch.positions) == len(batch.seq_ids):
         return None

@@ -58,8 +58,10 @@ class Rows:
         Raises:
             ConfigError: ``counts`` are no numbers of rows, or more than all rows together.
         """
-        given = as_list(counts)
-        if given is None or not all(type(count) is int and count >= 0 for count in given) or sum(given) > self._count:
+        given = counts if type(counts) is list else as_list(counts)
+        if given == [self._count]:
+            return [self]
+        if given is None or not {*map(type, given)} <= {int} or min(given, default=0) < 0 or sum(given) > self._count:
             msg = f"counts must be numbers of rows, {self._count} at most together, not {shown(counts)}."
             raise ConfigError(msg)
         parts, start = [], self._start

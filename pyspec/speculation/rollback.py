@@ -81,14 +81,13 @@ class RollbackPoint:
 
     def prepare(self, shares: SequenceOf[Share]) -> None:
         """Save a checkpoint of each memory that could not drop its whole draft otherwise; the decode comes next."""
-        drafts = [share for share in shares if share.n_outputs > 1]
-        if drafts and self._memory.rollback is not RollbackKind.TRIM:
-            for share in drafts:
-                self._save(share)
+        for share in shares:
+            if share.proposal is not None and share.proposal.draft.tokens:
+                self._save(share.sequence, len(share.proposal.draft.tokens))
 
     def way_back(self, n_dropped: int) -> str:
         """See the function of this name."""
-        return "none" if n_dropped == 0 else way_back(self._memory, n_dropped)
+        return way_back(self._memory, n_dropped)
 
     def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share], kept: dict[int, Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted.
@@ -121,9 +120,8 @@ class RollbackPoint:
             share.sequence.checkpoint = None
             del self._open[share.sequence.seq_id]
 
-    def _save(self, share: Share) -> None:
-        """Take a checkpoint if the memory could not drop a share's draft without."""
-        sequence, n_drafted = share.sequence, share.n_outputs - 1
+    def _save(self, sequence: Sequence, n_drafted: int) -> None:
+        """Take a checkpoint if the memory could not drop a draft without."""
         if sequence.checkpoint is None and way_back(self._memory, n_drafted) == "replay":
             sequence.checkpoint = self._memory.checkpoint(sequence.seq_id)
             self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes

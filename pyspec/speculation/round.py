@@ -46,8 +46,12 @@ class Changes(NamedTuple):
     left: Collection[int] = ()
 
 
-def _no_changes() -> Changes:
-    return Changes()
+_NO_CHANGES = Changes()
+
+
+def no_changes() -> Changes:
+    """Nothing happened."""
+    return _NO_CHANGES
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class RoundBatch:
     sequences: list[Sequence]
     buffer: Batch = field(default_factory=Batch)
     n_prefill: int = _N_PREFILL
-    changes: Callable[[], Changes] = _no_changes
+    changes: Callable[[], Changes] = no_changes
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
@@ -157,13 +161,14 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
             rows = verify(target, batch.buffer, together, proposer)
             positions = batch.buffer.positions
             computed.append(Decoded(len(positions), reading, clock.lap("verify"), sum(positions) / len(positions)))
-            decided = [
-                _decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds)
-                for share, own_rows in zip(together, rows, strict=True)
-                if share.proposal is not None
-            ]
+            decided, pieces = [], []
+            for share, own_rows in zip(together, rows, strict=True):
+                if share.proposal is None:
+                    pieces.append(share)
+                else:
+                    decided.append(_decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds))
             clock.lap("accept")
-            point.keep(decided, [share for share in together if share.proposal is None], outcomes)
+            point.keep(decided, pieces, outcomes)
             clock.lap("rollback")
     clock.stop()
     decided = [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
@@ -238,7 +243,8 @@ def _decide(
         msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
         raise StalledError(msg)
     seq_id, n_accepted = sequence.seq_id, len(emitted) - 1
-    rollback = point.way_back(len(proposal.draft.tokens) - n_accepted)
+    n_dropped = len(proposal.draft.tokens) - n_accepted
+    rollback = point.way_back(n_dropped) if n_dropped else "none"
     top = _top(rows, len(emitted), sequence) if sequence.n_top else ()
     logprobs = _logprobs(rows, emitted) if sequence.wants_logprobs else ()
     n_bytes = point.checkpoint_bytes.get(seq_id, 0)

@@ -140,8 +140,11 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
     equal length are computed at once while they fit a physical batch (llama.cpp's ``split_equal``); others move a
     sequence's state on in between, and then its rollback reads another one's snapshot.
     """
+    if len(shares) == 1:
+        yield shares
+        return
     one_ubatch = target.memory.one_ubatch
-    if len(shares) == 1 or not (one_ubatch or any(share.n_lag for share in shares)):
+    if not (one_ubatch or any(share.n_lag for share in shares)):
         yield shares
         return
     together: dict[int, list[Share]] = {}
