@@ -14,6 +14,7 @@ from types import TracebackType
 
 from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
+from pyspec.engine.text import TextStream
 from pyspec.errors import BusyError, ForkedError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
@@ -55,6 +56,7 @@ class Reply:
         self._observer = observer
         self._n_top = request.sequence.n_top
         self._wants_logprobs = request.sequence.wants_logprobs
+        self._text = TextStream()
         self._is_observed = False
         self._observer_failed = False
 
@@ -80,8 +82,9 @@ class Reply:
             return chunk
         return self._end(event)
 
-    def _chunk(self, text: str, outcome: Outcome) -> Chunk:
-        """Return what a round added; made here, because the engine's thread has no time."""
+    def _chunk(self, released: bytes | bytearray, outcome: Outcome) -> Chunk:
+        """Return what a round added."""
+        text = self._text.take(released, outcome.finish)
         pieces = tuple(map(self._piece, outcome.emitted))
         return Chunk(text, outcome.emitted, outcome.sources, pieces, outcome.finish, outcome.logprobs, outcome.top)
 
@@ -126,8 +129,10 @@ class Reply:
         result = self.result
         result.finish = event.finish
         result.drafters = event.drafters
-        if event.chunk is not None:
-            _add(result, event.chunk)
+        chunk = None
+        if event.last is not None:
+            chunk = Chunk(self._text.take(event.last, event.finish), (), (), (), event.finish)
+            _add(result, chunk)
         if event.text is not None:
             self._add_rest(event.rest)
             result.text = _decoded(event.text)
@@ -135,7 +140,7 @@ class Reply:
             self._observer.end(result)
         if event.error is not None:
             raise event.error
-        return event.chunk
+        return chunk
 
 
 def _add(result: Result, chunk: Chunk) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspec.config import SamplingConfig
-from pyspec.engine.result import Chunk
-from pyspec.engine.text import TextStream
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
 from pyspec.speculation.sequence import Sequence
@@ -36,12 +34,12 @@ class Played(NamedTuple):
     """A round was played.
 
     Attributes:
-        text: What became final.
+        text: What became final, in bytes, because the engine's thread has no time.
         outcome: What it did.
         prompt_seconds: From the slot to this round, when it is the first; else 0.
     """
 
-    text: str
+    text: bytes | bytearray
     outcome: Outcome
     prompt_seconds: float = 0.0
 
@@ -52,7 +50,7 @@ class Ended:
 
     Attributes:
         finish: Why.
-        chunk: What is said without a round, such as text that was held back.
+        last: Text that was held back and comes without a round, in bytes; None when the last round brought the end.
         error: What was raised, or None.
         rest: Tokens that were committed by a round that raised after it, and have no chunk.
         text: All that was said, when the end came before its time, in bytes; else None.
@@ -60,7 +58,7 @@ class Ended:
     """
 
     finish: Finish
-    chunk: Chunk | None = None
+    last: bytes | bytearray | None = None
     error: BaseException | None = None
     rest: tuple[int, ...] = ()
     text: bytes | None = None
@@ -86,7 +84,6 @@ class Request:
         cancelled: Nobody wants it any more; any thread may set this.
         settings: What was asked, as far as it is not in the sequence; see ``pyspec.engine.Settings``.
         saved: Where it goes on, when it comes from a file.
-        text: Its text, as far as it has been told.
         n_told: Tokens that have been told.
         n_skipped: Bytes of its text that were told before it was saved.
     """
@@ -102,7 +99,6 @@ class Request:
     cancelled: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     saved: SavedSlot | None = None
-    text: TextStream = field(default_factory=TextStream)
     n_told: int = 0
     n_skipped: int = 0
 

@@ -25,6 +25,7 @@ from typing import Any
 from pyspec.config import MAX_INT32, SamplingConfig, require_bool, require_float, require_int
 from pyspec.engine.request import Request
 from pyspec.engine.slots import Slot
+from pyspec.engine.text import n_complete
 from pyspec.errors import StateError, UnsupportedError
 from pyspec.files import replace_file
 from pyspec.llama.context import Context
@@ -212,7 +213,7 @@ def describe(request: Request) -> dict[str, Any]:
         "drafting": {**drafting, "types": None if drafting["types"] is None else list(drafting["types"])},
         "grammar": None if grammar is None else [grammar.kind.name, grammar.text],
         "n_prompt": len(request.prompt),
-        "n_released": request.text.n_released,
+        "n_released": n_complete(sequence.ending.text[: sequence.ending.n_released]),
         "progress": [n_draws, mu],
         "reading": sequence.reading,
     }
@@ -243,7 +244,7 @@ def advance(request: Request, tokens: Sequence[int], described: Mapping[str, Any
     emitted = tokens[len(request.prompt) :]
     for token in emitted:
         sequence.ending.push(token)
-    request.text.n_released = request.n_skipped = described["n_released"]
+    sequence.ending.n_released = request.n_skipped = described["n_released"]
     request.n_told = len(emitted)
     sequence.reading = described["reading"]
 

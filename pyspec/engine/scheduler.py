@@ -23,7 +23,6 @@ from pyspec.drafters import Chain
 from pyspec.engine.ends import broken_off, is_over, lateness, told
 from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.request import Began, Ended, Played, Request
-from pyspec.engine.result import Chunk
 from pyspec.engine.saving import SavedSlot, catch_up, put
 from pyspec.engine.slots import Slot, common_length
 from pyspec.errors import BusyError, ContextFullError, DecodeAbortedError
@@ -322,7 +321,7 @@ class Scheduler:
             if self._n_keep is not None and not sequence.rows and sequence.n_committed > 1:
                 return self._shifts(slot, request, self._n_keep)
         finish = Finish.LENGTH if remaining <= 0 else Finish.CONTEXT
-        self._end(slot, finish, chunk=Chunk(request.text.release(sequence.ending, finish), (), (), (), finish))
+        self._end(slot, finish, last=sequence.ending.release(finish))
         return False
 
     def _shifts(self, slot: Slot, request: Request, n_keep: int) -> bool:
@@ -345,9 +344,8 @@ class Scheduler:
                 slot.read_on(request.sequence)
                 continue
             request.n_told += len(outcome.emitted)
-            text = request.text.release(request.sequence.ending, outcome.finish)
             seconds = time.perf_counter() - request.seated if outcome.first else 0.0
-            request.tell(Played(text, outcome, seconds))
+            request.tell(Played(request.sequence.ending.release(outcome.finish), outcome, seconds))
             if outcome.finish is not None:
                 self._end(slot, outcome.finish)
 
@@ -370,7 +368,9 @@ class Scheduler:
         self._shown = time.perf_counter()
         return self.counts
 
-    def _end(self, slot: Slot, finish: Finish, *, chunk: Chunk | None = None, error: Exception | None = None) -> None:
+    def _end(
+        self, slot: Slot, finish: Finish, *, last: bytes | bytearray | None = None, error: Exception | None = None
+    ) -> None:
         """End a request; its slot keeps what memory holds."""
         request = slot.request
         if request is None:
@@ -378,7 +378,7 @@ class Scheduler:
         self._show_counts()
         drafters = self.chain.stats_of(slot.seq_id)
         early = finish is Finish.CANCELLED
-        end = broken_off(request, finish, error, drafters) if early else Ended(finish, chunk, drafters=drafters)
+        end = broken_off(request, finish, error, drafters) if early else Ended(finish, last, drafters=drafters)
         run_all((slot.end, functools.partial(request.tell, end)))
 
     def _fail(self, slot: Slot, request: Request, error: Exception) -> None:

@@ -33,9 +33,10 @@ class Ending:
     Attributes:
         text: Bytes emitted so far.
         cut: Where a stop string begins in ``text``, or None.
+        n_released: Bytes that ``release`` has returned.
     """
 
-    __slots__ = ("_eog", "_marks", "_max_tokens", "_piece", "_stops", "cut", "text")
+    __slots__ = ("_eog", "_marks", "_max_tokens", "_piece", "_stops", "cut", "n_released", "text")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Ending:
         self._marks: list[int] = []  # length of text before each token
         self.text = bytearray()
         self.cut: int | None = None
+        self.n_released = 0
 
     @property
     def n_tokens(self) -> int:
@@ -84,6 +86,13 @@ class Ending:
             del self.text[self._marks[n_tokens] :]
             del self._marks[n_tokens:]
             self.cut = None
+
+    def release(self, finish: Finish | None) -> bytearray:
+        """Return what has become final since the last call; a round that was released is not rewound."""
+        end = self.settled(finish) if self._stops else len(self.text)
+        released = self.text[self.n_released : end]
+        self.n_released = end
+        return released
 
     def settled(self, finish: Finish | None) -> int:
         """Return how many bytes of the text are final: a stop string that has begun may still take the rest."""

@@ -75,11 +75,13 @@ def test_colours_never_change_the_text(rounds: list[list[tuple[str, bytes]]], st
             n += 1
             if finish is not None:
                 break
-        chunks.append(chunk(stream.release(ending, finish), *taken))
+        chunks.append(chunk(stream.take(ending.release(finish), finish), *taken))
         if finish is not None:
             break
     if finish is None:
-        chunks.append(chunk(stream.release(ending, Finish.CONTEXT)))  # as the engine does when the context is full
+        chunks.append(
+            chunk(stream.take(ending.release(Finish.CONTEXT), Finish.CONTEXT))
+        )  # as the engine does when the context is full
     text = "".join(each.text for each in chunks)
     colored = printed(*chunks)
     if "\x1b" not in text:

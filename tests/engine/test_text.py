@@ -25,10 +25,10 @@ def test_grouping_does_not_change_the_text(pieces: list[bytes], stops: list[byte
                 if finish is not None:
                     break
             del left[:size]
-            parts.append(stream.release(ending, finish))
+            parts.append(stream.take(ending.release(finish), finish))
             if finish is not None or not left:
                 break
-        parts.append(stream.release(ending, finish or Finish.CONTEXT))
+        parts.append(stream.take(ending.release(finish or Finish.CONTEXT), finish or Finish.CONTEXT))
         return "".join(parts)
 
     whole = b"".join(pieces)
@@ -45,5 +45,5 @@ def test_an_unfinished_character_at_the_end_is_replaced() -> None:
     ending = Ending(max_tokens=9, piece=lambda _token: b"\xf0\x9f")
     stream = TextStream()
     ending.push(1)
-    assert stream.release(ending, None) == ""
-    assert stream.release(ending, Finish.CANCELLED) == "\ufffd"
+    assert stream.take(ending.release(None), None) == ""
+    assert stream.take(ending.release(Finish.CANCELLED), Finish.CANCELLED) == "\ufffd"

@@ -231,7 +231,7 @@ class FakeGeneration:
                 finish = ending.push(token)
                 if finish is not None:
                     break
-            yield self._chunk(emitted, text.release(ending, finish), finish)
+            yield self._chunk(emitted, text.take(ending.release(finish), finish), finish)
             if finish is not None:
                 self._engine.running.discard(self)
                 return
