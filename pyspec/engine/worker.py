@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from pyspec.engine.request import Ended, Event, Request
 from pyspec.engine.scheduler import Scheduler
 from pyspec.errors import BrokenError, BusyError, ClosedError, ForkedError
 from pyspec.llama.context import Context
+from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import run_all
 
@@ -47,6 +48,14 @@ class Workshop:
         for drafter in self.chain.drafters:
             if hasattr(drafter, "request_abort"):
                 drafter.request_abort(value=value)
+
+    def may_abort(self, playing: Iterable[Request]) -> bool:
+        """Return whether stopping the decode in progress gains more than it loses; any thread may ask this.
+
+        It empties a memory that keeps recurrent states, of all slots: that is worth it for a long prompt only.
+        """
+        trims = self.context.rollback_kind is RollbackKind.TRIM
+        return trims or any(request.sequence.reading for request in playing)
 
     def close(self) -> None:
         """Free everything."""
@@ -108,7 +117,7 @@ class Worker:
             self._inbox.put(_Submission(self, request))
 
     def cancel(self, request: Request) -> bool:
-        """End a request within one round; when all requests of the running round are cancelled, that one is aborted.
+        """End a request within one round; when all of the running round are cancelled, that may be aborted.
 
         Returns:
             Whether the caller may wait for the request's end: not so in a process that was forked, and not on the
@@ -120,7 +129,7 @@ class Worker:
         workshop = self._workshop
         if workshop is not None:
             playing = workshop.scheduler.playing
-            if request in playing and all(each.cancelled for each in playing):
+            if request in playing and all(each.cancelled for each in playing) and workshop.may_abort(playing):
                 workshop.request_abort()
             self._inbox.put(_nothing)
         return True

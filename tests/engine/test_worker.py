@@ -17,6 +17,7 @@ from pyspec.errors import BusyError, DeadlineError, DecodeError, SpeculationErro
 from tests.at_work import Held, Slow, idle, in_threads, prompt
 from tests.engine.conftest import Make
 from tests.helpers import PROMPT
+from tests.pairs import OpenZoo
 from tests.real_memories import NEVER_SAID
 
 REPEATING = [1, *([60, 75, 112, 264, 300, 91, 130] * 5)]
@@ -155,6 +156,30 @@ def test_when_all_of_a_round_are_cancelled_it_is_aborted(make: Make) -> None:
     first.close()
     assert slow.n_aborted == 1
     assert len(list(waiting)) == 3
+
+
+@pytest.mark.parametrize("name", ["target-llama", "target-lfm2", "target-mamba"])
+def test_a_slot_beside_one_that_is_left_keeps_its_tokens(make: Make, open_zoo: OpenZoo, name: str) -> None:
+    """Recurrent states move in a decode, and all are lost when it is aborted; so an answer's is not, but a prompt's."""
+    engine, trims = make(model=open_zoo(name)), name == "target-llama"
+    expected = engine.generate(PROMPT, max_tokens=4).tokens
+    stream = engine.stream(LONG)
+    next(stream)
+    for reads in (False, True):
+        slow = Slow(engine)
+        stream = engine.stream(LONG) if reads else stream
+        slow.begun.wait()
+        closer = threading.Thread(target=stream.close)
+        closer.start()
+        while not stream._request.cancelled:
+            pass
+        if not (reads or trims):
+            slow.go_on()
+        closer.join()
+        assert (slow.n_asked, slow.n_aborted) == ((1, 1) if reads or trims else (0, 0))
+        again = engine.generate(PROMPT, max_tokens=4)
+        assert again.tokens == expected
+        assert again.stats.n_reused == (len(PROMPT) - 1 if trims or not reads else 0)
 
 
 def test_another_thread_may_close_what_one_iterates_over(make: Make) -> None:
