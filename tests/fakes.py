@@ -123,8 +123,8 @@ class FakeMemory:
     Args:
         n_seq_max: Number of sequences.
         kind: How it rolls back. TRIM drops any suffix; BOUNDED at most the last ``n_snapshots`` positions, not the
-            whole last decode, only once before the next one, and nothing when sequences had unequal shares in it;
-            WHOLE only everything.
+            whole last decode, only once before the next one, and nothing when sequences had unequal shares in it, or
+            numbers that do not follow each other, with ``consecutive``; WHOLE only everything.
         n_snapshots: See ``kind``.
         fuse: Fails at "trim" before, at "trimmed" after a suffix was dropped; likewise at "checkpoint", "restore" and
             "restored".
@@ -139,9 +139,11 @@ class FakeMemory:
         *,
         kind: RollbackKind = RollbackKind.TRIM,
         n_snapshots: int = 0,
+        consecutive: bool = False,
         fuse: Fuse | None = None,
     ) -> None:
         self.rollback = kind
+        self.consecutive = consecutive
         self.cells: list[dict[int, int]] = [{} for _ in range(n_seq_max)]
         self.pending = [False] * n_seq_max  # BOUNDED: a trim since the last decode
         self.n_checkpoints = 0
@@ -165,6 +167,9 @@ class FakeMemory:
     def begin_decode(self, shares: dict[int, int]) -> None:
         """Sequences are about to get so many positions each."""
         equal = len(set(shares.values())) == 1
+        if self.consecutive and list(shares) != [*range(min(shares), min(shares) + len(shares))]:
+            equal = False
+        self._ring = [0] * len(self._ring)  # others may move the states on
         for seq_id, n_positions in shares.items():
             self._ring[seq_id] = min(n_positions - 1, self._n_snapshots) if equal else 0
 
@@ -316,6 +321,7 @@ class FakeTarget:
     n_seq_max: int = 1
     kind: RollbackKind = RollbackKind.TRIM
     n_snapshots: int = 0
+    consecutive: bool = False
     fuse: Fuse = field(default_factory=Fuse)
     decodes: list[Decoded] = field(default_factory=list)
     n_decodes: int = 0
@@ -323,7 +329,8 @@ class FakeTarget:
     hidden: Any = None
 
     def __post_init__(self) -> None:
-        self.memory = FakeMemory(self.n_seq_max, kind=self.kind, n_snapshots=self.n_snapshots, fuse=self.fuse)
+        bounds: dict[str, Any] = {"n_snapshots": self.n_snapshots, "consecutive": self.consecutive}
+        self.memory = FakeMemory(self.n_seq_max, kind=self.kind, fuse=self.fuse, **bounds)
 
     def decode(self, batch: Batch) -> FakeRows:
         self._check_sizes(batch)

@@ -78,6 +78,7 @@ class Machine:
     n_seq_max: int = 1
     kind: RollbackKind = RollbackKind.TRIM
     n_snapshots: int = 0
+    consecutive: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Table:
             n_seq_max=sizes.n_seq_max,
             kind=sizes.kind,
             n_snapshots=sizes.n_snapshots,
+            consecutive=sizes.consecutive,
             fuse=self.fuse,
         )
         ids = seq_ids or range(len(requests))

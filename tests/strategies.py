@@ -122,6 +122,7 @@ def machines(draw: st.DrawFn, n_sequences: int, n_seq_max: int) -> Machine:
         n_seq_max=n_seq_max,
         kind=draw(st.sampled_from((RollbackKind.TRIM, RollbackKind.BOUNDED, RollbackKind.WHOLE))),
         n_snapshots=draw(st.integers(0, 6)),
+        consecutive=draw(st.booleans()),
     )
 
 

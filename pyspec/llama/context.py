@@ -22,7 +22,7 @@ from pyspec.errors import (
     UnsupportedError,
 )
 from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
-from pyspec.llama.entries import checked_ends, held, plain_ends
+from pyspec.llama.entries import checked_ends, held, plain_ends, undoable
 from pyspec.llama.hidden import HiddenStates
 from pyspec.llama.limits import refuse_what_crashes, row_rule
 from pyspec.llama.memory import Memory, RollbackKind
@@ -88,8 +88,7 @@ class Context:
         asked = self.config.n_ctx or info.n_ctx
         self.n_ctx: int = min(info.n_ctx, asked)
         self.n_ctx_seq: int = min(info.n_ctx_seq, _part(self.config, asked, info.n_seq_max))
-        self.n_batch: int = info.n_batch
-        self.n_ubatch: int = info.n_ubatch
+        self.n_batch, self.n_ubatch = int(info.n_batch), int(info.n_ubatch)
         self.n_seq_max: int = info.n_seq_max
         self.n_rs_seq: int = info.n_rs_seq
         self.n_vocab: int = info.n_vocab
@@ -100,6 +99,7 @@ class Context:
         self.selecting: set[int] = set()  # sequences whose tokens the device selects
         self.n_decodes: int = 0
         self.rollback_kind: RollbackKind | None = None  # found by Memory.rollback
+        self.undoable: dict[int, int] = {}  # positions that a bounded memory can drop now, per sequence
         self.row_rule = row_rule(model, next_n=next_n)
         self.reads_rows_beside_tokens = self.row_rule.beside_token
         self._abort = native.AbortFlag(self.handle)
@@ -153,6 +153,7 @@ class Context:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
         lengths = {**self.handle.lengths, **ends}
+        self.undoable.clear()
         try:
             best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
         except (BatchError, ContextFullError):  # nothing was computed
@@ -161,6 +162,8 @@ class Context:
             self.memory.clear_if_in_doubt()
             raise
         self.handle.lengths.update(lengths)
+        if self.n_rs_seq:
+            self.undoable = undoable(batch, self.n_ubatch, self.n_rs_seq, consecutive=self.memory.consecutive)
         self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
         return Rows(self, best, self.n_decodes, 0, batch.n_outputs)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pyspec._native import contexts as native
@@ -63,6 +65,29 @@ def held(context: Context, seq_id: int) -> int:
         return 0
     known = None if context.borrows_memory else context.handle.lengths.get(seq_id)
     return native.memory_range(context.handle, seq_id)[1] + 1 if known is None else known
+
+
+def undoable(batch: Batch, n_ubatch: int, n_snapshots: int, *, consecutive: bool) -> dict[int, int]:
+    """Return how many of the positions of a batch a memory with snapshots of its states can drop again, per sequence.
+
+    The state before each entry but the first one is kept, of what was computed at once; then others may have moved the
+    sequence's state on without its snapshots.
+
+    Args:
+        batch: It was decoded.
+        n_ubatch: Entries that are computed at once.
+        n_snapshots: The most states that are kept.
+        consecutive: Only sequences whose numbers follow each other are computed at once.
+    """
+    counts = Counter(itertools.chain.from_iterable(batch.seq_ids))
+    if len(counts) == 1:
+        (seq_id,) = counts
+        return {seq_id: min((len(batch) - 1) % n_ubatch, n_snapshots)}
+    numbers = list(counts)
+    together = len(set(counts.values())) == 1 and counts.total() == len(batch) <= n_ubatch
+    if not together or (consecutive and numbers != [*range(numbers[0], numbers[0] + len(numbers))]):
+        return {}
+    return {seq_id: min(count - 1, n_snapshots) for seq_id, count in counts.items()}
 
 
 def checked_ends(context: Context, batch: Batch) -> dict[int, int]:

@@ -20,7 +20,7 @@ class RollbackKind(enum.Enum):
 
     NONE = "none"  # there is no memory, or it cannot be probed
     TRIM = "trim"  # any suffix can be dropped
-    BOUNDED = "bounded"  # a suffix of at most n_rs_seq positions
+    BOUNDED = "bounded"  # a suffix of at most n_rs_seq positions of the last decode, but not all of it
     WHOLE = "whole"  # only everything
 
 
@@ -83,6 +83,7 @@ class Memory:
         held = self.length(sequence)
         if held <= keep:
             return
+        self._require_undoable(sequence, held, keep)
         native.memory_remove(self._context.handle, sequence, keep, -1)
         left = self.length(sequence)
         if left != keep:
@@ -125,6 +126,7 @@ class Memory:
             self.clear(sequence)
             return
         native.state_load(self._context.handle, sequence, checkpoint.flags, checkpoint.data)
+        self._context.undoable.pop(sequence, None)
         native.memory_remove(self._context.handle, sequence, checkpoint.length, -1)
         left = self.length(sequence)
         if left != checkpoint.length:
@@ -140,17 +142,22 @@ class Memory:
         sequence = self.checked(seq_id)
         low = require_int("begin", begin, 0, MAX_INT32)
         high = require_int("end", end, low, MAX_INT32)
-        if self._keeps_state and high < self.length(sequence):  # llama.cpp would say yes and remove nothing
+        held = self.length(sequence)
+        if self._keeps_state and high < held:  # llama.cpp would say yes and remove nothing
             msg = f"A recurrent state cannot forget positions {low} to {high - 1} of sequence {sequence}."
             raise RollbackError(msg)
+        self._require_undoable(sequence, held, low)
         native.memory_remove(self._context.handle, sequence, low, high)
 
     def clear(self, seq_id: int | None = None) -> None:
         """Drop a sequence, or everything. This never fails."""
         if seq_id is None:
             native.memory_clear(self._context.handle, data=True)
+            self._context.undoable.clear()
         else:
-            native.memory_remove(self._context.handle, self.checked(seq_id), -1, -1)
+            sequence = self.checked(seq_id)
+            native.memory_remove(self._context.handle, sequence, -1, -1)
+            self._context.undoable.pop(sequence, None)
 
     def clear_if_in_doubt(self) -> None:
         """Drop everything if a computation that stopped midway may have left any sequence wrong.
@@ -187,7 +194,11 @@ class Memory:
         if not whole and self._keeps_state:
             msg = "A recurrent state can only be copied whole."
             raise UnsupportedError(msg)
-        native.memory_copy(self._context.handle, here, there, 0, -1 if whole else count)
+        if self._context.n_rs_seq:  # llama.cpp would forget that positions were dropped
+            handle = self._context.handle
+            native.state_load(handle, there, 0, native.state_save(handle, here, 0))
+        else:
+            native.memory_copy(self._context.handle, here, there, 0, -1 if whole else count)
 
     def keep(self, seq_id: int) -> None:
         """Drop every sequence but one."""
@@ -258,6 +269,14 @@ class Memory:
         return windowed or self._context.n_rs_seq > 0
 
     @property
+    def consecutive(self) -> bool:
+        """Whether only sequences whose numbers follow each other are computed at once.
+
+        It is so with recurrent states, unless sequences share one buffer beside them.
+        """
+        return self._keeps_state and (self._context.model.info.is_recurrent or not self._context.config.kv_unified)
+
+    @property
     def _keeps_state(self) -> bool:
         info = self._context.model.info
         return info.is_recurrent or info.is_hybrid
@@ -298,6 +317,21 @@ class Memory:
             return RollbackKind.TRIM
         finally:
             self.clear()
+
+    def _require_undoable(self, sequence: int, held: int, keep: int) -> None:
+        """Refuse to drop positions before which the state was not kept; llama.cpp would drop them.
+
+        Raises:
+            RollbackError: It was not.
+        """
+        context = self._context
+        if not context.n_rs_seq or not 0 < keep < held:
+            return
+        most = context.undoable.get(sequence, 0)
+        if held - keep > most:
+            msg = f"Sequence {sequence} holds {held} positions and can drop the last {most}, not {held - keep}."
+            raise RollbackError(msg)
+        del context.undoable[sequence]  # only once until its next decode
 
     def checked(self, seq_id: int) -> int:
         """Return the number of a sequence that exists.

@@ -94,6 +94,11 @@ class TargetMemory(Protocol):
         ...
 
     @property
+    def consecutive(self) -> bool:
+        """Whether only sequences whose numbers follow each other are computed at once."""
+        ...
+
+    @property
     def one_ubatch(self) -> bool:
         """Whether positions can only be dropped again when they were computed at once."""
         ...

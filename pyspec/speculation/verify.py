@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -137,8 +138,9 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
     """Divide the shares of a round among decodes; almost always that is one.
 
     A memory that can only drop what was computed at once must not have its sequences' shares torn apart. Shares of
-    equal length are computed at once while they fit a physical batch (llama.cpp's ``split_equal``); others move a
-    sequence's state on in between, and then its rollback reads another one's snapshot.
+    equal length are computed at once while they fit a physical batch, and on some memories while their numbers follow
+    each other (llama.cpp's ``split_equal``); others move a sequence's state on in between, and then its rollback reads
+    another one's snapshot.
     """
     if len(shares) == 1:
         yield shares
@@ -155,8 +157,16 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
             together.setdefault(share.n_entries if one_ubatch else 0, []).append(share)
     for length, group in together.items():
         n_together = max(1, target.n_ubatch // length) if length else len(group)
-        for first in range(0, len(group), n_together):
-            yield group[first : first + n_together]
+        for run in _runs(group) if one_ubatch and target.memory.consecutive else [group]:
+            for first in range(0, len(run), n_together):
+                yield run[first : first + n_together]
+
+
+def _runs(shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
+    """Divide shares where the number of a sequence is not the next one."""
+    in_order = sorted(shares, key=lambda share: share.sequence.seq_id)
+    for _, run in itertools.groupby(enumerate(in_order), key=lambda each: each[1].sequence.seq_id - each[0]):
+        yield [share for _, share in run]
 
 
 def _check_tokens(proposal: Proposal, n_vocab: int) -> None:

@@ -1,5 +1,6 @@
 """Weights in large pages: how many bytes may move, and that nothing but time changes."""
 
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -102,6 +103,7 @@ def test_limits_of_the_older_kind_count_too(machine: Callable[..., Path]) -> Non
 
 def advised_bytes() -> int:
     """Return how much of this process asks for large pages, 0 on systems that do not tell."""
+    gc.collect()  # models that other tests have left
     if not Path("/proc/self/smaps").exists():
         return 0
     size = total = 0

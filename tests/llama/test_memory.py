@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pyspec.errors import (
 )
 from tests.helpers import PROMPT, decode, next_row
 from tests.llama.conftest import NewContext
+from tests.pairs import WITH_SNAPSHOTS
 
 KINDS = {
     "target-llama": RollbackKind.TRIM,
@@ -93,6 +95,65 @@ def test_what_a_decode_that_stopped_leaves_is_right_or_nothing(
         if not held:
             decode(context, prompt, seq_id)
         np.testing.assert_array_equal(next_row(context, 99, seq_id), next_row(alone, 99, seq_id))
+
+
+@pytest.mark.parametrize("n_dropped", range(1, 6))
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_a_state_that_was_not_kept_is_not_gone_back_to(new_context: NewContext, name: str, n_dropped: int) -> None:
+    context, fresh = new_context(name, n_seq_max=2, n_rs_seq=8), new_context(name)
+    decode(context, PROMPT[:5])
+    decode(context, PROMPT[5:])
+    length = len(PROMPT) - n_dropped
+    if n_dropped >= 3:  # the last decode and more
+        with pytest.raises(RollbackError, match="can drop the last 2"):
+            context.memory.trim(0, length)
+        with pytest.raises(RollbackError):
+            context.memory.remove(0, length, len(PROMPT))
+        length = len(PROMPT) - 2
+    context.memory.trim(0, length)
+    if length > 6:
+        with pytest.raises(RollbackError, match="can drop the last 0"):
+            context.memory.trim(0, length - 1)
+    context.memory.copy(0, 1, length)
+    decode(fresh, PROMPT[:length])
+    expected = next_row(fresh, 99)
+    for seq_id in (1, 0):
+        np.testing.assert_allclose(next_row(context, 99, seq_id), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("unified", [True, False], ids=["one buffer", "own buffers"])
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_what_others_moved_on_is_dropped_rightly_or_not_at_all(
+    new_context: NewContext, name: str, *, unified: bool
+) -> None:
+    exact: dict[str, Any] = {"flash_attn": "off", "type_k": "f32", "type_v": "f32"}
+    context = new_context(name, n_seq_max=6, n_ctx=6 * 256, n_rs_seq=8, kv_unified=unified, **exact)
+    fresh = new_context(name, n_ctx=256, **exact)
+    n_refused = 0
+    for seed in range(25):
+        rng = random.Random(seed)  # noqa: S311 - the same in each run
+        texts: dict[int, list[int]] = {seq_id: [] for seq_id in rng.sample(range(6), 6)}
+        context.memory.clear()
+        for group in (*([seq_id] for seq_id in texts), *(sorted(rng.sample(range(6), 4)) for _ in range(4))):
+            batch, n_tokens = pyspec.Batch(), rng.randrange(2, 5)
+            for seq_id in group:
+                said = [rng.randrange(20, 300) for _ in range(n_tokens)]
+                batch.extend(said, len(texts[seq_id]), seq_id, output=True)
+                texts[seq_id] += said
+            context.decode(batch)
+            for seq_id in group:
+                length = len(texts[seq_id]) - rng.randrange(n_tokens)
+                try:
+                    context.memory.trim(seq_id, length)
+                except RollbackError:
+                    n_refused += 1
+                else:
+                    del texts[seq_id][length:]
+        for seq_id, text in texts.items():
+            fresh.memory.clear()
+            decode(fresh, text)
+            np.testing.assert_allclose(next_row(context, 99, seq_id), next_row(fresh, 99), atol=1e-3)
+    assert (n_refused == 0) is unified
 
 
 def test_lengths_and_ranges(new_context: NewContext) -> None:
