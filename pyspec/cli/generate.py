@@ -196,7 +196,9 @@ def summary(result: Result) -> str:
     """Return a line about a finished generation."""
     stats = result.stats
     parts = [] if result.valid else ["INVALID OUTPUT: acceptance was synthetic"]
-    parts += [_n_tokens(stats.n_emitted), f"{stats.tokens_per_second:.1f} tokens/s"]
+    parts.append(_n_tokens(stats.n_emitted))
+    if stats.tokens_per_second > 0.0:  # the first token's time is the prompt's
+        parts.append(f"{stats.tokens_per_second:.1f} tokens/s")
     if stats.n_drafted:
         forced = f", the grammar forced {stats.n_forced}" if stats.n_forced else ""
         drafted = f"{stats.n_accepted} of {stats.n_drafted} draft tokens{forced}"

@@ -28,7 +28,7 @@ _LONGER = 1.15  # a pass in a deeper memory
 _APART = 32  # positions between decodes that are compared
 _WIDE = 4  # rows from which a position's cost shows
 _LEAST_OF_FEWER, _MOST_OF_SINGLE = 0.75, 1.5  # of fewer rows, and of as many single ones
-_MUCH_QUICKER, _MOSTLY = 0.9, 0.8
+_MUCH_QUICKER, _MOSTLY = 0.9, 0.8  # of what must have taken longer, and how often that may be
 
 
 class DecodeTimes(NamedTuple):

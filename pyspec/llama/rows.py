@@ -17,6 +17,8 @@ from pyspec.llama.mask import TokenMask, allows, checked_mask
 if TYPE_CHECKING:
     from pyspec.llama.context import Context
 
+_NO_COUNT = -1
+
 
 class Rows:
     """Logits rows of one decode in batch order, [n_rows, n_vocab].
@@ -58,12 +60,14 @@ class Rows:
         Raises:
             ConfigError: ``counts`` are no numbers of rows, or more than all rows together.
         """
-        given = counts if type(counts) is list else as_list(counts)
-        if given == [self._count]:
-            return [self]
-        if given is None or not {*map(type, given)} <= {int} or min(given, default=0) < 0 or sum(given) > self._count:
+        given = as_list(counts)
+        if given is not None and not {*map(type, given)} <= {int}:
+            given = [_NO_COUNT if (number := as_index(count)) is None else number for count in given]
+        if given is None or min(given, default=0) < 0 or sum(given) > self._count:
             msg = f"counts must be numbers of rows, {self._count} at most together, not {shown(counts)}."
             raise ConfigError(msg)
+        if given == [self._count]:
+            return [self]
         parts, start = [], self._start
         for count in given:
             parts.append(Rows(self._context, self._best, self._n_decodes, start, count))

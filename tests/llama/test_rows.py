@@ -85,13 +85,15 @@ def test_rows_are_split_in_order(context: pyspec.Context) -> None:
     assert [len(part) for part in parts] == [2, 0, 3]
     found = [part.argmax(i) for part in parts for i in range(len(part))]
     assert found == [rows.argmax(i) for i in range(1, 6)]
+    assert [len(part) for part in rows.split(np.array([2, 0, 3]))] == [2, 0, 3]
+    assert [len(part) for part in rows.split([np.int64(len(PROMPT))])] == [len(PROMPT)]
     assert rows.split([]) == []
     decode(context, [1])
     with pytest.raises(LifetimeError):
         parts[2].argmax(0)
 
 
-@pytest.mark.parametrize("counts", [None, 3, "12", [9], [4, 5], [-1, 3], [1.0], [True], [None], [2**80]])
+@pytest.mark.parametrize("counts", [None, 3, "12", [9], [4, 5], [-1, 3], [1.0], [True], [None], [2**80], [np.array([1, 2])]])
 def test_wrong_parts_are_refused(context: pyspec.Context, counts: Any) -> None:
     rows = decode(context, PROMPT)
     with pytest.raises(ConfigError):
