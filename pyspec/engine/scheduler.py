@@ -15,11 +15,10 @@ import functools
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from pyspec.drafters import Chain
+from pyspec.engine.counts import Counts, Totals
 from pyspec.engine.ends import broken_off, is_over, lateness, told
 from pyspec.engine.prefixes import PrefixCache
 from pyspec.engine.request import Began, Ended, Played, Request
@@ -31,35 +30,10 @@ from pyspec.speculation.accept import AcceptRule
 from pyspec.speculation.draft import Needs
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.rollback import run_all
-from pyspec.speculation.round import Changes, Outcome, RoundBatch, no_changes, run_round
-from pyspec.speculation.stats import DrafterStats
+from pyspec.speculation.round import NO_CHANGES, Changes, Outcome, RoundBatch, no_changes, run_round
 from pyspec.speculation.target import Target
 
 _SHOWN_EVERY = 0.05  # seconds: copying what was counted takes as long as all else of a round
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts since the engine was made; see ``EngineStatus``."""
-
-    n_requests: int = 0
-    n_prompt_tokens: int = 0
-    n_reused_tokens: int = 0
-    n_emitted_tokens: int = 0
-    n_forced_tokens: int = 0
-    n_rounds: int = 0
-
-
-class Counts(NamedTuple):
-    """Counters at one moment, for other threads to look at.
-
-    Attributes:
-        totals: See ``Totals``.
-        drafters: Counters per drafter.
-    """
-
-    totals: Totals
-    drafters: Mapping[str, DrafterStats]
 
 
 class Scheduler:
@@ -148,7 +122,8 @@ class Scheduler:
     def step(self) -> None:
         """Sweep, seat, play one round, tell. Errors end the requests they come from, and no others."""
         self._sweep()
-        self._seat()
+        if self._waiting:
+            self._seat()
         self._play(self.slots)
 
     @property
@@ -173,16 +148,20 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """End the requests that nobody wants any more, and those whose time is over."""
-        if over := [entry for entry in self._waiting if is_over(entry[2])]:
-            ended = {id(request) for _, _, request in over}
-            self._waiting = [entry for entry in self._waiting if id(entry[2]) not in ended]
-            heapq.heapify(self._waiting)
-        for _, _, late in over:
-            late.tell(broken_off(late, Finish.CANCELLED, lateness(late), {}))
+        if self._waiting:
+            self._sweep_waiting()
         for slot in self.slots:
             request = slot.request
             if request is not None and is_over(request):
                 self._end(slot, Finish.CANCELLED, error=lateness(request))
+
+    def _sweep_waiting(self) -> None:
+        over = {number: request for _, number, request in self._waiting if is_over(request)}
+        if over:
+            self._waiting = [entry for entry in self._waiting if entry[1] not in over]
+            heapq.heapify(self._waiting)
+        for request in over.values():
+            request.tell(broken_off(request, Finish.CANCELLED, lateness(request), {}))
 
     def _seat(self) -> list[Slot]:
         """Give the free slots to those who wait; return the slots that got a request."""
@@ -301,12 +280,13 @@ class Scheduler:
     def _changes(self, joined: list[Slot]) -> Changes:
         """Take in what came while drafts were made: new requests begin, and others need not be verified."""
         self._news()
-        if seated := self._seat():
+        seated = self._seat() if self._waiting else []
+        if seated:
             joined += seated
             self.playing += tuple(slot.request for slot in seated if slot.request is not None)
         left = [request.sequence.seq_id for request in self.playing if request.cancelled]
         if not (seated or left):
-            return no_changes()
+            return NO_CHANGES
         return Changes([slot.request.sequence for slot in seated if slot.request is not None], left)
 
     def _goes_on(self, slot: Slot, request: Request) -> bool:
@@ -335,7 +315,8 @@ class Scheduler:
 
     def _tell(self, slots: Iterable[Slot], outcomes: dict[int, Outcome]) -> None:
         """Let each request hear what was decided, after it was counted."""
-        self._count(outcomes.values())
+        if self.totals.count(outcomes.values()) or time.perf_counter() - self._shown >= _SHOWN_EVERY:
+            self._show_counts()
         for slot in slots:
             request, outcome = slot.request, outcomes.get(slot.seq_id)
             if request is None:
@@ -348,18 +329,6 @@ class Scheduler:
             request.tell(Played(request.sequence.ending.release(outcome.finish), outcome, seconds))
             if outcome.finish is not None:
                 self._end(slot, outcome.finish)
-
-    def _count(self, outcomes: Collection[Outcome]) -> None:
-        totals, ends = self.totals, False
-        totals.n_rounds += len(outcomes)
-        for outcome in outcomes:
-            totals.n_emitted_tokens += len(outcome.emitted)
-            if outcome.n_accepted:
-                totals.n_forced_tokens += outcome.n_forced
-            if outcome.finish is not None:
-                ends = True
-        if ends or time.perf_counter() - self._shown >= _SHOWN_EVERY:
-            self._show_counts()
 
     def _show_counts(self) -> Counts:
         """Let other threads see what was counted, all of it at once."""

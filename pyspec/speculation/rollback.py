@@ -63,10 +63,10 @@ class RollbackPoint:
         checkpoint_bytes: Sequence to the size of the checkpoint that was taken for its draft.
     """
 
-    __slots__ = ("_memory", "_open", "_proposer", "_sequences", "checkpoint_bytes")
+    __slots__ = ("_open", "_proposer", "_sequences", "_target", "checkpoint_bytes")
 
     def __init__(self, sequences: SequenceOf[Sequence], target: Target, proposer: Proposer) -> None:
-        self._memory = target.memory
+        self._target = target
         self._proposer = proposer
         self.checkpoint_bytes: dict[int, int] = {}
         self._sequences: list[Sequence] = []
@@ -87,7 +87,7 @@ class RollbackPoint:
 
     def way_back(self, n_dropped: int) -> str:
         """See the function of this name."""
-        return way_back(self._memory, n_dropped)
+        return way_back(self._target.memory, n_dropped)
 
     def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share], kept: dict[int, Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted.
@@ -97,17 +97,16 @@ class RollbackPoint:
             pieces: The parts of prompts that were read beside.
             kept: Gets each outcome, by sequence, as soon as its drafters know it; also when a later one raises.
         """
-        memory = self._memory
         for outcome in outcomes:
             sequence = self._open[outcome.seq_id].sequence
             length = outcome.position + 1 + outcome.n_accepted
             if outcome.rollback == "replay":
-                memory.restore(sequence.seq_id, sequence.checkpoint)
+                self._target.memory.restore(sequence.seq_id, sequence.checkpoint)
                 length = sequence.checkpoint.length
             else:
                 sequence.checkpoint = None  # memory moved on
                 if outcome.rollback != "none":
-                    memory.trim(sequence.seq_id, length)
+                    self._target.memory.trim(sequence.seq_id, length)
             sequence.commit(outcome.emitted)
             sequence.lag = len(sequence.history) - length
             sequence.reading = False
@@ -122,8 +121,8 @@ class RollbackPoint:
 
     def _save(self, sequence: Sequence, n_drafted: int) -> None:
         """Take a checkpoint if the memory could not drop a draft without."""
-        if sequence.checkpoint is None and way_back(self._memory, n_drafted) == "replay":
-            sequence.checkpoint = self._memory.checkpoint(sequence.seq_id)
+        if sequence.checkpoint is None and self.way_back(n_drafted) == "replay":
+            sequence.checkpoint = self._target.memory.checkpoint(sequence.seq_id)
             self.checkpoint_bytes[sequence.seq_id] = sequence.checkpoint.n_bytes
 
     def __enter__(self) -> RollbackPoint:
@@ -139,7 +138,7 @@ class RollbackPoint:
         for before in self._open.values():
             steps += [before.put_back, functools.partial(self._proposer.discard, before.sequence.seq_id)]
         # What failed may have emptied the memory of those that were kept before.
-        steps += [functools.partial(put_right, self._memory, sequence) for sequence in self._sequences]
+        steps += [functools.partial(put_right, self._target.memory, sequence) for sequence in self._sequences]
         self._open.clear()
         run_all(steps)
 

@@ -46,12 +46,12 @@ class Changes(NamedTuple):
     left: Collection[int] = ()
 
 
-_NO_CHANGES = Changes()
+NO_CHANGES = Changes()
 
 
 def no_changes() -> Changes:
     """Nothing happened."""
-    return _NO_CHANGES
+    return NO_CHANGES
 
 
 @dataclass(slots=True)
@@ -148,25 +148,27 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
     outcomes = batch.outcomes = {}
     computed: list[Decoded] = []
     with RollbackPoint(batch.sequences, target, proposer) as point:
-        for sequence in _far_behind(batch, target):
-            catch_up(target, batch.buffer, sequence, proposer)
-        clock.lap("rollback")
+        if behind := _far_behind(batch, target):
+            for sequence in behind:
+                catch_up(target, batch.buffer, sequence, proposer)
+            clock.lap("rollback")
         shares = _drafted(batch, proposer, target)
         clock.lap("draft")
         shares = _with_others(batch, shares, target, point)
         point.prepare(shares)
         clock.lap("rollback")
         for together in decodes(target, shares) if shares else ():
-            reading = any(share.sequence.reading for share in together)
             rows = verify(target, batch.buffer, together, proposer)
-            positions = batch.buffer.positions
-            computed.append(Decoded(len(positions), reading, clock.lap("verify"), sum(positions) / len(positions)))
+            seconds, reading = clock.lap("verify"), False
             decided, pieces = [], []
             for share, own_rows in zip(together, rows, strict=True):
+                reading |= share.sequence.reading
                 if share.proposal is None:
                     pieces.append(share)
                 else:
                     decided.append(_decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds))
+            positions = batch.buffer.positions
+            computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
             clock.lap("accept")
             point.keep(decided, pieces, outcomes)
             clock.lap("rollback")

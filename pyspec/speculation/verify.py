@@ -123,7 +123,8 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
                 _check_tokens(proposal, target.n_vocab)
                 buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
         counts.append(buffer.n_outputs - n_before)
-    return evaluate(target, buffer, proposer).split(counts)
+    rows = evaluate(target, buffer, proposer)
+    return [rows] if len(shares) == 1 else rows.split(counts)
 
 
 def evaluate(target: Target, buffer: Batch, proposer: Proposer) -> TargetRows:
