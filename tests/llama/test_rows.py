@@ -93,7 +93,10 @@ def test_rows_are_split_in_order(context: pyspec.Context) -> None:
         parts[2].argmax(0)
 
 
-@pytest.mark.parametrize("counts", [None, 3, "12", [9], [4, 5], [-1, 3], [1.0], [True], [None], [2**80], [np.array([1, 2])]])
+WRONG_COUNTS = [None, 3, "12", [9], [4, 5], [-1, 3], [1.0], [True], [None], [2**80], [np.array([1, 2])]]
+
+
+@pytest.mark.parametrize("counts", WRONG_COUNTS)
 def test_wrong_parts_are_refused(context: pyspec.Context, counts: Any) -> None:
     rows = decode(context, PROMPT)
     with pytest.raises(ConfigError):
