@@ -6,6 +6,8 @@ import math
 import numbers
 import operator
 import os
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -36,8 +38,8 @@ def as_index(value: object) -> int | None:
 
 
 def as_list(values: object) -> list[Any] | None:
-    """Return what can be iterated over as a list; None for anything else, text and bytes included."""
-    if isinstance(values, (str, bytes)):
+    """Return what can be iterated over as a list; None for anything else, and for text, bytes and what has no order."""
+    if isinstance(values, (str, bytes, Mapping, AbstractSet)):
         return None
     try:
         return list(values)  # type: ignore[call-overload,no-any-return]

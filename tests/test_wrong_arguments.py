@@ -11,7 +11,7 @@ import pytest
 
 import pyspec
 from pyspec import Grammar, SamplingConfig, Speculation
-from pyspec.config import shown
+from pyspec.config import as_list, shown
 from pyspec.drafters import create
 from pyspec.engine.saving import read
 from pyspec.errors import PyspecError
@@ -66,6 +66,13 @@ def test_values_are_shown_in_short() -> None:
     assert shown("x" * 1000) == "'" + "x" * 199 + "..."
     assert shown(10**5000) == "a value of the type int"
     assert shown(Unprintable()) == "a value of the type Unprintable"
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {1, 2}, frozenset([3])])
+def test_what_has_no_order_is_no_list(value: object, context: pyspec.Context) -> None:
+    assert as_list(value) is None
+    check_error(context.model.vocab.check, value)
+    check_error(lambda given: pyspec.Batch().extend(given, 0), value)
 
 
 @pytest.fixture(params=ODD)

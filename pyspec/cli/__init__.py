@@ -7,8 +7,10 @@ What a command needs beyond this is imported when it runs, so that ``--help`` st
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -59,11 +61,18 @@ def start(
     del version, debug, verbose, log_level  # their callbacks have done the work
 
 
-def main() -> None:
-    """Run the command line and leave with its exit code."""
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    _prepare_streams()
     settings = Settings()
     start_logging()
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +217,19 @@ def _n_tokens(count: int) -> str:
     return f"{count} token" if count == 1 else f"{count} tokens"
 
 
+def _is_endless(file: typer.FileBinaryRead) -> bool:
+    """Return whether a file is a device that nobody types into, such as /dev/zero."""
+    try:
+        is_device = stat.S_ISCHR(os.fstat(file.fileno()).st_mode)
+    except OSError:  # no file of the system
+        return False
+    return is_device and not file.isatty()
+
+
 def _read_text(file: typer.FileBinaryRead) -> str:
+    if _is_endless(file):
+        msg = f"{file.name} is a device, not a file."
+        raise typer.BadParameter(msg, param_hint="--file")
     try:
         text = file.read().decode()
     except OSError as error:

@@ -46,9 +46,8 @@ def opened_engine(
         draft_model = None
         if draft.draft_model is not None and names:
             draft_model = stack.enter_context(load_model(draft.draft_model, draft_config, flag="-md"))
-        with wrong_usage(
-            {**speculation.flags, "n_slots": "--parallel", "n_queue": "--queue", "n_keep": "--keep"}, flag="--spec-type"
-        ):
+        own = {"n_ctx": "--ctx-size", "n_slots": "--parallel", "n_queue": "--queue", "n_keep": "--keep"}
+        with wrong_usage({**speculation.flags, **own}, flag="--spec-type"):
             chosen = speculation.speculation(names, draft_model)
             engine = stack.enter_context(Engine(model, speculation=chosen, context=sizes, **options))
         yield engine

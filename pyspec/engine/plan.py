@@ -160,7 +160,7 @@ def sized(
     per_slot = min(model.info.n_ctx_train or _DEFAULT_N_CTX, _DEFAULT_N_CTX)
     n_ctx = config.n_ctx or per_slot * n_sequences
     if n_ctx < n_sequences:
-        msg = f"A context of {n_ctx} tokens (n_ctx) cannot be divided among {n_sequences} slots."
+        msg = f"n_ctx is {n_ctx}; it cannot be divided among {n_sequences} slots."
         raise ConfigError(msg)
     n_batch = min(config.n_batch, n_ctx)
     if n_batch < n_slots:

@@ -50,6 +50,9 @@ class Checkpoint(NamedTuple):
         """Bytes in host memory."""
         return len(self.data)
 
+    def __repr__(self) -> str:
+        return f"<Checkpoint of sequence {self.seq_id}: {self.length} positions, {self.n_bytes} bytes>"
+
 
 class Memory:
     """Memory of one context.

@@ -81,6 +81,9 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
             number.
     """
     file = require_path("path", path)
+    if file.is_char_device():
+        msg = f"{file} is a device, not a trace."
+        raise TraceError(msg)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:

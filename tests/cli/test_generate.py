@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,28 @@ def test_text_goes_to_stdout_and_a_summary_to_stderr(generate: Run) -> None:
     assert parsed["spec"]["types"][:2] == ["auto", "suffix"]
     plain = result(generate, *FEW, "--spec-type", "none")
     assert (plain["spec"]["types"], plain["tokens"]) == (["none"], parsed["tokens"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes streams")
+def test_nobody_listens(target_path: Path) -> None:
+    command = f'"{sys.executable}" -m pyspec generate -m "{target_path}" -t 1 -p a -n 3 >&-'
+    ran = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)  # noqa: S602 - closes stdout
+    assert ran.returncode == 0
+    assert b"[3 tokens" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such devices")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_devices_are_no_files(generate: Run, run: Run, device: str) -> None:
+    ran = generate("-f", device)
+    assert (ran.code, "is a device, not a file" in ran.err) == (2, True)
+    ran = run("trace", "explain", device)
+    assert (ran.code, "is a device, not a trace" in ran.err) == (1, True)
+
+
+def test_a_context_without_room_for_its_slots(generate: Run) -> None:
+    ran = generate(*PROMPT, "-np", "256", "-c", "16")
+    assert (ran.code, "--ctx-size: n_ctx is 16" in " ".join(ran.err.split())) == (2, True)
 
 
 def test_a_draft_model_brings_its_drafter_and_changes_nothing(generate: Run, draft: tuple[object, ...]) -> None:
