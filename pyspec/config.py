@@ -39,6 +39,8 @@ def as_index(value: object) -> int | None:
 
 def as_list(values: object) -> list[Any] | None:
     """Return what can be iterated over as a list; None for anything else, and for text, bytes and what has no order."""
+    if type(values) is list:
+        return values.copy()
     if isinstance(values, (str, bytes, Mapping, AbstractSet)):
         return None
     try:
