@@ -123,7 +123,8 @@ def _checked_destination(destination: str | os.PathLike[str], source: Model) -> 
         if not target.parent.is_dir():
             msg = f"The folder {target.parent} does not exist."
             raise ConfigError(msg)
-    except (TypeError, OSError) as error:
+        os.fsencode(target)
+    except (TypeError, OSError, UnicodeEncodeError) as error:
         msg = f"destination must be a path, not {shown(destination)}: {error}."
         raise ConfigError(msg) from None
     return target

@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_written(target_path: Path) -> None:
         quantize(target_path, "/proc/copy.gguf", "Q8_0")
 
 
-@pytest.mark.parametrize("destination", ["a\0b.gguf", 5, None])
+@pytest.mark.parametrize("destination", ["a\0b.gguf", "\ud800", 5, None])
 def test_a_destination_that_is_no_path(target_path: Path, destination: Any) -> None:
     with pytest.raises(ConfigError):
         quantize(target_path, destination, "Q8_0")
