@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,19 +82,13 @@ def engine_status(scheduler: Scheduler) -> EngineStatus:
     """
     slots = tuple(map(_slot_status, scheduler.slots))
     counts, prefixes = scheduler.counts, scheduler.prefixes
-    totals = counts.totals
     return EngineStatus(
         n_slots=len(slots),
         n_running=sum(slot.state is not SlotState.IDLE for slot in slots),
         n_waiting=scheduler.n_waiting,
         slots=slots,
         drafters={name: stats.copy() for name, stats in counts.drafters.items()},
-        n_requests=totals.n_requests,
-        n_prompt_tokens=totals.n_prompt_tokens,
-        n_reused_tokens=totals.n_reused_tokens,
-        n_emitted_tokens=totals.n_emitted_tokens,
-        n_forced_tokens=totals.n_forced_tokens,
-        n_rounds=totals.n_rounds,
+        **dataclasses.asdict(counts.totals),
         cache_bytes=prefixes.n_bytes if prefixes is not None else 0,
     )
 

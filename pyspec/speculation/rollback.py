@@ -87,7 +87,7 @@ class RollbackPoint:
 
     def way_back(self, n_dropped: int) -> str:
         """See the function of this name."""
-        return way_back(self._target.memory, n_dropped)
+        return "none" if n_dropped == 0 else way_back(self._target.memory, n_dropped)
 
     def keep(self, outcomes: SequenceOf[Outcome], pieces: SequenceOf[Share], kept: dict[int, Outcome]) -> None:
         """Commit what was emitted; drop from memory what was not accepted.

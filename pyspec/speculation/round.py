@@ -245,8 +245,7 @@ def _decide(
         msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
         raise StalledError(msg)
     seq_id, n_accepted = sequence.seq_id, len(emitted) - 1
-    n_dropped = len(proposal.draft.tokens) - n_accepted
-    rollback = point.way_back(n_dropped) if n_dropped else "none"
+    rollback = point.way_back(len(proposal.draft.tokens) - n_accepted)
     top = _top(rows, len(emitted), sequence) if sequence.n_top else ()
     logprobs = _logprobs(rows, emitted) if sequence.wants_logprobs else ()
     n_bytes = point.checkpoint_bytes.get(seq_id, 0)

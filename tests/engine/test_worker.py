@@ -14,10 +14,9 @@ from pyspec import Finish
 from pyspec.engine import SlotState
 from pyspec.engine.worker import Workshop
 from pyspec.errors import BusyError, DeadlineError, DecodeError, SpeculationError
-from tests.at_work import Held, Slow, idle, in_threads, prompt
+from tests.at_work import Held, idle, in_threads, prompt
 from tests.engine.conftest import Make
 from tests.helpers import PROMPT
-from tests.pairs import OpenZoo
 from tests.real_memories import NEVER_SAID
 
 REPEATING = [1, *([60, 75, 112, 264, 300, 91, 130] * 5)]
@@ -98,88 +97,6 @@ def test_a_forgotten_stream_that_runs_frees_its_slot(make: Make) -> None:
         gc.collect()
     assert len(list(waiting)) == 2
     assert engine.status().n_emitted_tokens == held.n_emitted_tokens + 2  # not one more for the forgotten one
-
-
-def test_closing_aborts_a_long_decode(make: Make) -> None:
-    engine = make(n_slots=1)
-    expected = engine.generate(LONG, max_tokens=4).tokens
-    engine.call(lambda workshop: workshop.scheduler.slots[0].forget())
-    slow = Slow(engine)
-    stream = engine.stream(LONG)
-    slow.begun.wait()
-    stream.close()
-    assert (stream.result.finish, stream.result.tokens) == (Finish.CANCELLED, [])
-    assert (slow.n_decodes, slow.n_aborted) == (1, 1)
-    assert engine.generate(LONG, max_tokens=4).tokens == expected
-
-
-def _context_of_drafter(workshop: Workshop) -> Any:
-    drafter: Any = workshop.chain.drafters[0]
-    return drafter._context
-
-
-def test_closing_aborts_a_long_decode_of_a_draft_model(make: Make) -> None:
-    engine, alone = make("draft-simple", 1), make("draft-simple", 1)
-    slow = Slow(engine, _context_of_drafter)
-    stream = engine.stream([1, 2, 3, *LONG])
-    slow.begun.wait()
-    stream.close()
-    assert (stream.result.finish, slow.n_decodes, slow.n_aborted) == (Finish.CANCELLED, 1, 1)
-    result, expected = (each.generate(LONG, max_tokens=30) for each in (engine, alone))
-    assert (result.tokens, result.stats.n_accepted) == (expected.tokens, expected.stats.n_accepted)
-    assert result.stats.n_accepted > 10
-
-
-def test_closing_one_of_two_does_not_abort_the_other(make: Make) -> None:
-    engine = make()
-    expected = engine.generate(PROMPT, max_tokens=4).tokens
-    slow = Slow(engine)
-    with Held(engine):
-        left, other = engine.stream(LONG), engine.stream(PROMPT, max_tokens=4)
-    slow.begun.wait()
-    closer = threading.Thread(target=left.close)
-    closer.start()
-    while not left._request.cancelled:
-        pass
-    slow.go_on()
-    closer.join()
-    assert [token for chunk in other for token in chunk.tokens] == expected
-    assert (left.result.finish, slow.n_asked, slow.n_aborted) == (Finish.CANCELLED, 0, 0)
-
-
-def test_when_all_of_a_round_are_cancelled_it_is_aborted(make: Make) -> None:
-    engine = make()
-    slow = Slow(engine)
-    first = engine.stream(LONG)
-    slow.begun.wait()
-    waiting = engine.stream(PROMPT, max_tokens=3)
-    first.close()
-    assert slow.n_aborted == 1
-    assert len(list(waiting)) == 3
-
-
-@pytest.mark.parametrize("name", ["target-llama", "target-lfm2", "target-mamba"])
-def test_a_slot_beside_one_that_is_left_keeps_its_tokens(make: Make, open_zoo: OpenZoo, name: str) -> None:
-    """Recurrent states move in a decode, and all are lost when it is aborted; so an answer's is not, but a prompt's."""
-    engine, trims = make(model=open_zoo(name)), name == "target-llama"
-    expected = engine.generate(PROMPT, max_tokens=4).tokens
-    stream = engine.stream(LONG)
-    next(stream)
-    for reads in (False, True):
-        slow = Slow(engine)
-        stream = engine.stream(LONG) if reads else stream
-        slow.begun.wait()
-        closer = threading.Thread(target=stream.close)
-        closer.start()
-        while not stream._request.cancelled:
-            pass
-        if not (reads or trims):
-            slow.go_on()
-        closer.join()
-        assert (slow.n_asked, slow.n_aborted) == ((1, 1) if reads or trims else (0, 0))
-        again = engine.generate(PROMPT, max_tokens=4)
-        assert again.tokens == expected
-        assert again.stats.n_reused == (len(PROMPT) - 1 if trims or not reads else 0)
 
 
 def test_another_thread_may_close_what_one_iterates_over(make: Make) -> None:
