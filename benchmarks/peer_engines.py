@@ -6,13 +6,15 @@ Reads a JSON object a line from stdin and answers with one on stdout::
     {"run": {"prompts": [...], "n_tokens": 48}}     ->  {"texts": [...], "tokens": 47, "seconds": 0.9, ...}
 
 ``tokens`` and ``seconds`` count for the speed as in ``pyspec.bench.Run``: one prompt counts from its first token on,
-several count as a whole. What the libraries print goes to stderr.
+several count as a whole. Those go on where the model would end, so that all engines say as much: texts differ by
+rounding, and slots without an answer would make the others slower per token. What the libraries print goes to stderr.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
@@ -48,6 +50,7 @@ class PyspecEngine:
         import pyspec  # noqa: PLC0415 - each process needs one of the libraries
         from pyspec.bench import parse_setting  # noqa: PLC0415
         from pyspec.bench.engines import EngineRunner  # noqa: PLC0415
+        from pyspec.bench.running import Run  # noqa: PLC0415
 
         setting = parse_setting(given["pyspec"])
         self._models = contextlib.ExitStack()
@@ -57,11 +60,12 @@ class PyspecEngine:
         threads = given["n_threads"]
         context = pyspec.ContextConfig(n_ctx=given["n_ctx"], n_threads=threads, n_threads_batch=threads)
         engine = pyspec.Engine(model, speculation=setting.speculation(draft), context=context, n_slots=given["n_slots"])
-        self._runner = EngineRunner(engine)
+        self._runner, self._made_run = EngineRunner(engine), Run
+        self._endless = pyspec.SamplingConfig(logit_bias=dict.fromkeys(model.vocab.eog, -math.inf))
 
     def run(self, prompts: Sequence[str], n_tokens: int) -> dict[str, Any]:
         """See ``Engine``."""
-        run = self._runner.run(prompts, n_tokens)
+        run = self._runner.run(prompts, n_tokens) if len(prompts) == 1 else self._run_together(prompts, n_tokens)
         return {
             "texts": [result.text for result in run.results],
             "tokens": run.counted_tokens,
@@ -71,6 +75,12 @@ class PyspecEngine:
             "drafted": sum(result.stats.n_drafted for result in run.results),
             "accepted": sum(result.stats.n_accepted for result in run.results),
         }
+
+    def _run_together(self, prompts: Sequence[str], n_tokens: int) -> Any:
+        began = time.perf_counter()
+        engine, sampling = self._runner.engine, self._endless
+        results = engine.generate_many(prompts, max_tokens=n_tokens, sampling=sampling, progress=False)
+        return self._made_run(tuple(results), time.perf_counter() - began)
 
     def close(self) -> None:
         """See ``Engine``."""
@@ -118,7 +128,7 @@ class XllamacppEngine:
 
         def answer(i: int) -> None:
             request = {"prompt": prompts[i], "max_tokens": n_tokens, "temperature": 0, "cache_prompt": False}
-            answers[i] = self._server.handle_completions(request)
+            answers[i] = self._server.handle_completions({**request, "ignore_eos": len(prompts) > 1})
 
         began = time.perf_counter()
         if len(prompts) == 1:
