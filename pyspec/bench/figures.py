@@ -62,7 +62,7 @@ class Figures:
         plain_speed: Tokens per second of plain decoding, median of the pairs.
         speed: The same of the setting.
         n_tokens: Tokens that the setting emitted in all pairs.
-        n_rounds: Target decodes for them.
+        n_rounds: Rounds of each answer, added up; with several slots they share their decodes.
         acceptance: Accepted share of the drafted tokens; None without drafts.
         acceptance_length: Tokens per round.
         shares: Part of the time in "draft", "verify", "accept", "rollback", and "python", which is all the rest.

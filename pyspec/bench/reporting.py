@@ -12,6 +12,7 @@ from pyspec.bench.comparing import Comparison
 from pyspec.bench.figures import Figures, expected_ratio, figures_of
 from pyspec.bench.setting import Setting
 from pyspec.bench.suggesting import ThreadSpeed, best_setting, overall
+from pyspec.speculation.config import AUTO
 from pyspec.trace import Verdict
 
 HEADER = (
@@ -93,7 +94,11 @@ class Report:
         best = f"{label} is {ratio:.2f} times as fast as plain decoding"
         if len({each.workload for each in self.figures}) >= _SEVERAL:
             best += f" over all workloads ({self._range(label)})"
-        if best_setting(self.figures, self.settings)[0].types:
+        if label != AUTO and AUTO in dict(ranked):
+            best += f", {AUTO} {dict(ranked)[AUTO]:.2f} times"
+        if not any(setting.types for setting in self.settings):
+            answer = f"Plain decoding beside itself: {ratio:.2f} times as fast, which is noise."
+        elif best_setting(self.figures, self.settings)[0].types:
             answer = f"{best}."
         else:
             answer = f"Leave speculation off: at best, {best}."
@@ -151,12 +156,11 @@ class Report:
             "-" if ratio is None or ratio.n == 1 else f"{ratio.low:.2f} to {ratio.high:.2f}",
             _number(each.acceptance, "{:.0%}"),
             _number(each.acceptance_length, "{:.2f}"),
-            str(each.n_rounds),
+            str(each.n_rounds) if each.n_rounds else "-",
             parts if shares else "-",
             _number(expected, "{:.2f}"),
             _number(latency.first_token, "{:.2f} s"),
-            "/".join(_number(None if value is None else 1e3 * value, "{:.0f}") for value in (latency.p50, latency.p95))
-            + " ms",
+            _latency_of(each),
             _outputs_of(each),
         )
 
@@ -247,6 +251,11 @@ def _outputs_of(figures: Figures) -> str:
         return "equal" if figures.equal[0] == figures.equal[1] else f"equal in {figures.equal[0]} of {figures.equal[1]}"
     found = [f"{count} {kind}" for kind, count in figures.verdicts.items() if count]
     return ", ".join(found)
+
+
+def _latency_of(figures: Figures) -> str:
+    p50, p95 = figures.latency.p50, figures.latency.p95
+    return "-" if p50 is None or p95 is None else f"{1e3 * p50:.0f}/{1e3 * p95:.0f} ms"
 
 
 def _count(number: int, noun: str) -> str:

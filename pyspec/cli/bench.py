@@ -109,6 +109,10 @@ class ReportOptions:
         if self.plot is not None and self.plot.suffix.lower() != ".svg":
             msg = f"charts are SVG, which browsers show; name the file *.svg, not {self.plot.name!r}."
             raise typer.BadParameter(msg, param_hint="--plot")
+        for flag, file in (("--markdown", self.markdown), ("--plot", self.plot)):
+            if file is not None and str(file) == _STDOUT:
+                msg = "stdout is for the table, or for JSON with --json -; name a file."
+                raise typer.BadParameter(msg, param_hint=flag)
         for flag, file in (("--json", self.json_file), ("--markdown", self.markdown), ("--plot", self.plot)):
             if file is not None and not file.parent.is_dir():
                 msg = f"there is no folder {str(file.parent)!r}."
@@ -195,7 +199,8 @@ def _measured(
     from pyspec.cli import benching  # noqa: PLC0415 - it loads the native library
     from pyspec.trace import TIE_EPSILON  # noqa: PLC0415
 
-    lab = benching.lab_of(model, draft_model, sizes, workloads, n_slots=measure.n_slots, n_tokens=measure.n_tokens)
+    with wrong_usage(flag="--workload"):
+        lab = benching.lab_of(model, draft_model, sizes, workloads, n_slots=measure.n_slots, n_tokens=measure.n_tokens)
     tie = (TIE_EPSILON if measure.tie is None else measure.tie) if measure.check else None
     plan = Plan(n_tokens=measure.n_tokens, n_pairs=measure.n_pairs, n_slots=measure.n_slots, tie=tie)
     wanted = settings or benching.usual_settings(draft_model, searches=measure.suggest)

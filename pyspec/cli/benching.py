@@ -17,6 +17,7 @@ from pyspec.bench.session import Session
 from pyspec.bench.suggesting import grid, thread_counts
 from pyspec.cli.probing import N_TIMED, time_decodes
 from pyspec.config import ContextConfig, default_threads
+from pyspec.errors import ConfigError
 from pyspec.llama import Model
 from pyspec.llama.devices import devices, library_info
 from pyspec.speculation.config import AUTO
@@ -34,9 +35,22 @@ def lab_of(
     n_slots: int,
     n_tokens: int,
 ) -> EngineLab:
-    """Return a lab with room for the longest prompt and its answer in each slot."""
-    prompts = [prompt for workload in workloads for prompt in workload.prompts]
-    longest = max(len(model.vocab.tokenize(prompt, add_special=True, parse_special=True)) for prompt in prompts)
+    """Return a lab with room for the longest prompt and its answer in each slot.
+
+    Raises:
+        ConfigError: The model was not trained on that many tokens, and no context size was asked for.
+    """
+    prompts = [(prompt, workload.name) for workload in workloads for prompt in workload.prompts]
+    longest, name = max(
+        (len(model.vocab.tokenize(prompt, add_special=True, parse_special=True)), name) for prompt, name in prompts
+    )
+    trained = model.info.n_ctx_train
+    if not sizes.n_ctx and 0 < trained < longest + n_tokens:
+        msg = (
+            f"The longest prompt of {name} has {longest} tokens, and {n_tokens} are to follow; {model.path.name} was "
+            f"trained on {trained}. Use shorter ones, or give --ctx-size if it can do more."
+        )
+        raise ConfigError(msg)
     return EngineLab(model, draft_model, sizes, n_slots=n_slots, longest=longest, n_tokens=n_tokens, n_outputs=N_TIMED)
 
 

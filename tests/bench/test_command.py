@@ -65,6 +65,8 @@ def test_json_on_stdout_is_alone_there(run: Run, target_path: Path, prompts: Pat
         (("--plot", "ratios.png"), "--plot"),
         (("--json", "/nothing/report.json"), "--json"),
         (("--markdown", "/dev/null"), "is no file"),
+        (("--markdown", "-"), "name a file"),
+        (("-n", "100000"), "was trained on"),
         (("-c", "-1"), "--ctx-size"),
     ],
 )

@@ -48,6 +48,23 @@ def test_the_headline_says_to_turn_it_off() -> None:
     assert report(Script((1.0,))).headline().startswith("Leave speculation off")
 
 
+def test_the_headline_names_auto_too() -> None:
+    settings = [parse_setting("suffix"), parse_setting("auto")]
+    lab = FakeLab({"suffix": Script((0.5,)), "auto": Script((0.625,))})
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3))
+    session.run(settings)
+    head = Report({}, session.comparisons, settings).headline()
+    assert "suffix is 2.00 times" in head
+    assert ", auto 1.60 times." in head
+
+
+def test_plain_decoding_beside_itself_is_noise() -> None:
+    settings = [parse_setting("none")]
+    session = Session(FakeLab({"none": Script((0.5,))}), WORKLOADS, Plan(n_tokens=5, n_pairs=3))
+    session.run(settings)
+    assert Report({}, session.comparisons, settings).headline().startswith("Plain decoding beside itself: 2.00 times")
+
+
 @pytest.mark.parametrize(("n_pairs", "words"), [(1, "from 1 pair only"), (2, "from 2 pairs only"), (3, "")])
 def test_a_few_pairs_may_be_noise(n_pairs: int, words: str) -> None:
     head = report(Script((0.5,)), n_pairs=n_pairs).headline()
@@ -58,7 +75,9 @@ def test_a_few_pairs_may_be_noise(n_pairs: int, words: str) -> None:
 def test_what_was_not_compared_is_not_called_equal() -> None:
     made = report(Script(answer=rival), n_pairs=0)
     assert made.headline() == "No speed was measured. No outputs were compared."
-    assert {row[-1] for row in made.rows()} == {"-"}
+    for row in made.rows():
+        cells = dict(zip(HEADER, row, strict=True))
+        assert (cells["outputs"], cells["rounds"], cells["ratio"]) == ("-", "-", "-")
 
 
 def test_differences_are_counted_and_explained() -> None:
