@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 GROUP = "pyspec.drafters"
 
 _USUAL_LENGTH = 16
+_logger = logging.getLogger(__name__)
 
 # Lookups first, because they cost nothing. A name that is not here comes before those with a model.
 PRIORITY = (
@@ -59,7 +61,19 @@ class Resources:
 
 @functools.cache
 def _registered() -> Mapping[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """Return where each drafter is found; of one name the one of this package, or else the first by its place."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (not _is_built_in(point), point.value)):
+        used = found.setdefault(point.name, point)
+        if used.value != point.value:
+            _logger.warning(
+                'The drafter "%s" of %s is not used: %s has one of this name.', point.name, point.value, used.value
+            )
+    return found
+
+
+def _is_built_in(point: EntryPoint) -> bool:
+    return point.value.startswith("pyspec.drafters.")
 
 
 def names() -> list[str]:

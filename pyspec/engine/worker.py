@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pyspec.drafters import Chain
 from pyspec.engine.request import Ended, Event, Request
 from pyspec.engine.scheduler import Scheduler
-from pyspec.errors import BrokenError, BusyError, ClosedError, ForkedError
+from pyspec.errors import BrokenError, BusyError, ClosedError, ForkedError, OutOfMemoryError
 from pyspec.llama.context import Context
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.ending import Finish
@@ -73,6 +73,7 @@ class Worker:
         n_open_max: The most requests that are taken in and have not ended.
 
     Raises:
+        OutOfMemoryError: The system gives no thread.
         Exception: What ``open_workshop`` raised.
 
     Attributes:
@@ -90,7 +91,11 @@ class Worker:
         self._pid = os.getpid()
         self._opened: Future[Workshop] = Future()
         self.thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            msg = f"The engine's thread cannot be started: {error}; this process or its user may have too many."
+            raise OutOfMemoryError(msg) from error
         try:
             self._workshop: Workshop | None = self._opened.result()
         except BaseException:

@@ -48,7 +48,8 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "echo = strange_drafters:Echo\n"
         "heavy = strange_drafters:Heavy\n"
         "lost = strange_drafters:Lost\n"
-        "gone = no_such_module:Gone\n",
+        "gone = no_such_module:Gone\n"
+        "ngram-simple = strange_drafters:Echo\n",
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -77,6 +78,14 @@ def test_a_strangers_drafter_is_built_like_ours() -> None:
     assert names().index("ngram-cache") < names().index("echo") < names().index("draft-simple")
     echo: Any = create("echo", n_max=5, loud=True)
     assert (echo.n_max, echo.loud) == (5, True)
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_name_of_ours_stays_ours(caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(create("ngram-simple"), NgramSimple)
+    (line,) = caplog.messages
+    for words in ('"ngram-simple" of strange_drafters:Echo is not used', "pyspec.drafters.ngram_simple:NgramSimple"):
+        assert words in line
 
 
 @pytest.mark.usefixtures("stranger")

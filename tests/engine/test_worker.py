@@ -13,7 +13,7 @@ import pyspec
 from pyspec import Finish
 from pyspec.engine import SlotState
 from pyspec.engine.worker import Workshop
-from pyspec.errors import BusyError, DeadlineError, DecodeError, SpeculationError
+from pyspec.errors import BusyError, DeadlineError, DecodeError, OutOfMemoryError, SpeculationError
 from tests.at_work import Held, idle, in_threads, prompt
 from tests.engine.conftest import Make
 from tests.helpers import PROMPT
@@ -37,6 +37,16 @@ def test_threads_share_an_engine(make: Make) -> None:
 
     assert in_threads(12, ask) == expected
     assert idle(shared)
+
+
+def test_a_thread_that_the_system_does_not_give(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_thread: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OutOfMemoryError, match="The engine's thread cannot be started: can't start new thread"):
+        make()
 
 
 def test_one_stream_may_have_one_reader(make: Make) -> None:
