@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import pyspec
@@ -143,3 +145,30 @@ def test_a_quantised_source_needs_permission(target_path: Path, tmp_path: Path) 
         quantize(tmp_path / "q4.gguf", tmp_path / "q8.gguf", "Q8_0", allow_requantize=False)
     assert [path.name for path in tmp_path.iterdir()] == ["q4.gguf"]
     quantize(tmp_path / "q4.gguf", tmp_path / "q8.gguf", "Q8_0")
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q5_0", "Q4_0", "Q4_1", "IQ4_NL"])
+def test_rows_of_a_quantized_model_are_the_same_alone_and_together(
+    target_path: Path, tmp_path: Path, type_name: str
+) -> None:
+    """Up to eight rows, and more of them, have kernels of their own."""
+    copy = tmp_path / "copy.gguf"
+    quantize(target_path, copy, type_name)
+    tokens = [3 + 7 * i % 200 for i in range(18)]
+    with pyspec.Model(copy) as model, make_context(model) as context:
+        alone = rows_in_pieces(context, tokens, 1)
+        for n_together in (2, 3, 4, 7, 8, 9, 18):
+            together = rows_in_pieces(context, tokens, n_together)
+            assert np.allclose(together, alone, atol=0.02 * float(np.std(alone)))
+
+
+def rows_in_pieces(context: pyspec.Context, tokens: list[int], n_together: int) -> npt.NDArray[np.float32]:
+    """Return the logits of each token, [n_tokens, n_vocab], when so many are decoded at once."""
+    context.memory.clear()
+    found = []
+    for first in range(0, len(tokens), n_together):
+        batch = pyspec.Batch()
+        batch.extend(tokens[first : first + n_together], first, output=True)
+        rows = context.decode(batch)
+        found += [rows.logits(i).copy() for i in range(len(rows))]
+    return np.array(found)
