@@ -97,8 +97,8 @@ class Report:
         if label != AUTO and AUTO in dict(ranked):
             best += f", {AUTO} {dict(ranked)[AUTO]:.2f} times"
         if not any(setting.types for setting in self.settings):
-            answer = f"Plain decoding beside itself: {ratio:.2f} times as fast, which is noise."
-        elif best_setting(self.figures, self.settings)[0].types:
+            return f"Plain decoding beside itself: {ratio:.2f} times as fast, which is noise. {self._outputs()}"
+        if best_setting(self.figures, self.settings)[0].types:
             answer = f"{best}."
         else:
             answer = f"Leave speculation off: at best, {best}."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -100,26 +101,37 @@ class ReportOptions:
         """Whether stdout is for JSON."""
         return self.json_file is not None and str(self.json_file) == _STDOUT
 
-    def require_writable(self) -> None:
+    def require_writable(self, inputs: Sequence[str]) -> None:
         """Refuse what cannot be written, before anything is measured.
 
+        Args:
+            inputs: Names that may be of files, which must stay.
+
         Raises:
-            typer.BadParameter: There is no such folder, it is no file, or the chart has another form than SVG.
+            typer.BadParameter: There is no such folder, it is no file or another's, or the chart is to be no SVG.
         """
         if self.plot is not None and self.plot.suffix.lower() != ".svg":
             msg = f"charts are SVG, which browsers show; name the file *.svg, not {self.plot.name!r}."
             raise typer.BadParameter(msg, param_hint="--plot")
-        for flag, file in (("--markdown", self.markdown), ("--plot", self.plot)):
-            if file is not None and str(file) == _STDOUT:
-                msg = "stdout is for the table, or for JSON with --json -; name a file."
-                raise typer.BadParameter(msg, param_hint=flag)
+        taken = {os.path.abspath(name) for name in inputs}  # noqa: PTH100 - a Path refuses some names
         for flag, file in (("--json", self.json_file), ("--markdown", self.markdown), ("--plot", self.plot)):
-            if file is not None and not file.parent.is_dir():
-                msg = f"there is no folder {str(file.parent)!r}."
-                raise typer.BadParameter(msg, param_hint=flag)
-            if file is not None and file.exists() and not file.is_file():
-                msg = f"{str(file)!r} is no file, and would be replaced by one; --json - writes to stdout."
-                raise typer.BadParameter(msg, param_hint=flag)
+            if file is not None and (fault := _fault_of(file, taken, may_be_stdout=flag == "--json")):
+                raise typer.BadParameter(fault, param_hint=flag)
+            if file is not None:
+                taken.add(os.path.abspath(file))  # noqa: PTH100
+
+
+def _fault_of(file: Path, taken: Collection[str], *, may_be_stdout: bool) -> str:
+    """Return why a report cannot go there, or nothing."""
+    if str(file) == _STDOUT and not may_be_stdout:
+        return "stdout is for the table, or for JSON with --json -; name a file."
+    if os.path.abspath(file) in taken:  # noqa: PTH100
+        return f"{str(file)!r} is another report, or what is measured with, and would be replaced."
+    if not file.parent.is_dir():
+        return f"there is no folder {str(file.parent)!r}."
+    if file.exists() and not file.is_file():
+        return f"{str(file)!r} is no file, and would be replaced by one; --json - writes to stdout."
+    return ""
 
 
 @command
@@ -133,7 +145,7 @@ def bench(
 ) -> None:
     """Measure how fast speculation is, in turns with plain decoding, and whether it says the same."""
     measure.require_possible()
-    reports.require_writable()
+    reports.require_writable([target.model, draft.draft_model or target.model, *(measure.workload or ())])
     settings, workloads = _settings(measure), _workloads(measure)
     target_config, draft_config, sizes = target.config(), draft.config(), context.config()
     with contextlib.ExitStack() as stack:

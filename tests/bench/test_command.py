@@ -66,6 +66,8 @@ def test_json_on_stdout_is_alone_there(run: Run, target_path: Path, prompts: Pat
         (("--json", "/nothing/report.json"), "--json"),
         (("--markdown", "/dev/null"), "is no file"),
         (("--markdown", "-"), "name a file"),
+        (("--markdown", "same", "--json", "./same"), "is another report"),
+        (("--workload", "mine.txt", "--json", "mine.txt"), "is another report, or what is measured with"),
         (("-n", "100000"), "was trained on"),
         (("-c", "-1"), "--ctx-size"),
     ],
