@@ -50,7 +50,6 @@ class PyspecEngine:
         import pyspec  # noqa: PLC0415 - each process needs one of the libraries
         from pyspec.bench import parse_setting  # noqa: PLC0415
         from pyspec.bench.engines import EngineRunner  # noqa: PLC0415
-        from pyspec.bench.running import Run  # noqa: PLC0415
 
         setting = parse_setting(given["pyspec"])
         self._models = contextlib.ExitStack()
@@ -60,7 +59,7 @@ class PyspecEngine:
         threads = given["n_threads"]
         context = pyspec.ContextConfig(n_ctx=given["n_ctx"], n_threads=threads, n_threads_batch=threads)
         engine = pyspec.Engine(model, speculation=setting.speculation(draft), context=context, n_slots=given["n_slots"])
-        self._runner, self._made_run = EngineRunner(engine), Run
+        self._runner = EngineRunner(engine)
         self._endless = pyspec.SamplingConfig(logit_bias=dict.fromkeys(model.vocab.eog, -math.inf))
 
     def run(self, prompts: Sequence[str], n_tokens: int) -> dict[str, Any]:
@@ -77,10 +76,12 @@ class PyspecEngine:
         }
 
     def _run_together(self, prompts: Sequence[str], n_tokens: int) -> Any:
+        from pyspec.bench import Run  # noqa: PLC0415 - as above
+
         began = time.perf_counter()
         engine, sampling = self._runner.engine, self._endless
         results = engine.generate_many(prompts, max_tokens=n_tokens, sampling=sampling, progress=False)
-        return self._made_run(tuple(results), time.perf_counter() - began)
+        return Run(tuple(results), time.perf_counter() - began)
 
     def close(self) -> None:
         """See ``Engine``."""
