@@ -67,7 +67,7 @@ def _checked(draft: Draft, name: str, budget: int) -> Draft:
     if isinstance(draft, Draft) and type(draft.tokens) is tuple and not draft.tokens:
         return draft
     try:
-        tokens = tuple(operator.index(token) for token in itertools.islice(draft.tokens, budget))
+        tokens = tuple(map(operator.index, itertools.islice(draft.tokens, budget)))
     except (TypeError, AttributeError) as error:
         msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
         raise DrafterError(msg) from error
@@ -99,7 +99,8 @@ def _checked_signals(signals: Any, n_tokens: int, name: str) -> Sequence[float]:
         DrafterError: They are not one number per token, none of them negative.
     """
     found = list(itertools.islice(signals, n_tokens)) if isinstance(signals, Sequence) else []
-    if len(found) != n_tokens or not all(isinstance(each, (int, float)) and each >= 0 for each in found):
+    are_numbers = all(issubclass(kind, (int, float)) for kind in set(map(type, found)))
+    if len(found) != n_tokens or not are_numbers or not all(map((0.0).__le__, found)):  # NaN is not, either
         msg = f"The drafter {name} gave signals that are not one number of 0 or more for each of its tokens."
         raise DrafterError(msg)
     return found

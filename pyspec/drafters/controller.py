@@ -3,7 +3,7 @@
 One round::
 
     follow   what was emitted since is compared with the drafts that were made, verified or not
-    look up  drafters that cost next to nothing are asked always; the draft that gains most is kept
+    look up  drafters that cost next to nothing are asked while they are of use (``looking``); the best draft is kept
     ask      a drafter that costs time is asked where it is expected to gain more; its judge ends the draft
     weigh    how many rows of all drafts are verified
 
@@ -23,13 +23,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.drafters.chain import Chain, Rows
+from pyspec.drafters.looking import Looking
 from pyspec.drafters.market import Market
 from pyspec.drafters.paid import Offer, PaidDrafter, wanting
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.costs import Costs, Decoded
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal, TokenView
-from pyspec.speculation.planning import TRIMS, Prices, Restoring
+from pyspec.speculation.planning import TRIMS, Restoring
 from pyspec.speculation.rollback import run_all
 from pyspec.speculation.round import Outcome
 from pyspec.speculation.scoring import Scores
@@ -41,8 +42,7 @@ _ADVANCE = 30  # plain rounds, whose share may be spent before they were played:
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.05  # of a plain decode: a drafter that takes longer has to be worth it
 _OFTEN = 3  # times that a lookup was slow
-_IDLE, _SELDOM = 8, 4  # after so many rounds without a draft, a text is looked up in one round of so many
-_TIMED = 8  # each so many rounds, the lookups are timed one by one
+_TIMED = 8  # each so many times, the lookups are timed one by one
 
 Offered = tuple[int, Drafter, Draft]
 """A draft that is not empty: number of its request, who made it, and it."""
@@ -87,11 +87,14 @@ class Controller(Chain):
         self._clock = clock
         self._scores = Scores(self.acceptance)
         self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
-        self._n_rounds = 0
-        self._n_idle: dict[int, int] = {}  # rounds since a draft of a sequence was verified
+        self._looking = Looking(self.costs, self.n_max)
+        self._n_looks = 0
         self._n_slow: dict[str, int] = {}
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
+        self._sleeps = False  # all texts of the round under way
+        self._plain: list[Proposal] = []
+        self._plain_for = (0, 0)  # entries and sequences
 
     # What requests a sequence has
 
@@ -128,7 +131,7 @@ class Controller(Chain):
     def _forget(self, seq_id: int, tokens: TokenView, n_same: int = 0) -> None:
         self._scores.forget(seq_id)
         self.acceptance.begin(seq_id)
-        self._n_idle[seq_id] = 0
+        self._looking.begin(seq_id)
         for paid in self._paid.values():
             paid.begin(seq_id, len(tokens), n_same)
 
@@ -136,20 +139,23 @@ class Controller(Chain):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return per request the part of a draft that is worth verifying, which may be none."""
-        self._n_rounds += 1
-        self.costs.verify.depth = sum(request.position for request in requests) / len(requests)
-        awake = [i for i, request in enumerate(requests) if self._is_awake(request.seq_id)]
         self._spent, self._explores = 0.0, False
+        awake = self._looking.awake(requests)
+        self._sleeps = not awake
         if not awake:
             return self._nothing(requests)
+        began = self._clock()
+        self.costs.verify.depth = sum(request.position for request in requests) / len(requests)
         for i in awake:
             self._scores.follow(requests[i].seq_id, requests[i].tokens, requests[i].pending)
         offers = self._look_up(requests, awake)
-        if not offers and not self._paid:
-            for request in requests:
-                self._count_idle(request.seq_id, 0)
-            return self._nothing(requests)
-        return self._chosen(requests, offers)
+        if self._paid or self._are_worth_weighing(requests, offers):
+            proposals = self._chosen(requests, offers)
+        else:
+            proposals = self._declined(requests, offers)
+        if not (self._paid or any(proposal.draft.tokens for proposal in proposals)):
+            self._looking.took(self._clock() - began, len(awake), requests)
+        return proposals
 
     def _chosen(self, requests: Sequence[DraftRequest], offers: Sequence[Offered]) -> list[Proposal]:
         """Weigh what is offered, ask the drafters that cost time, and choose."""
@@ -163,7 +169,7 @@ class Controller(Chain):
         lengths = market.lengths(beside)
         self._try_rows(market, lengths)
         for request, length in zip(requests, lengths, strict=True):
-            self._count_idle(request.seq_id, length)
+            self._looking.count(request.seq_id, length)
         seconds = market.verify_seconds(lengths) + beside
         proposals = market.proposals(lengths, seconds, explores=self._explores)
         for request, proposal, drafters in zip(requests, proposals, market.offered, strict=True):
@@ -171,46 +177,63 @@ class Controller(Chain):
                 run_all(functools.partial(self._discard, drafter, request.seq_id) for drafter in drafters)
         return proposals
 
+    def _declined(self, requests: Sequence[DraftRequest], offers: Sequence[Offered]) -> list[Proposal]:
+        """Return no drafts, without weighing those that are offered."""
+        for request in requests:
+            self._looking.count(request.seq_id, 0)
+        run_all(functools.partial(self._discard, drafter, requests[i].seq_id) for i, drafter, _draft in offers)
+        return self._nothing(requests)
+
     def _nothing(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Return no drafts."""
+        """Return no drafts; while all texts sleep, with what was expected before."""
         costs, n_entries = self.costs, requests[0].n_entries
-        plain = costs.verify.seconds(n_entries) + costs.overhead
-        seconds = plain + self._spent + (0.0 if n_entries == costs.n_entries else costs.turn)
-        return [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, plain))] * len(requests)
+        if not (self._sleeps and self._plain_for == (n_entries, len(requests))):
+            plain = costs.verify.seconds(n_entries) + costs.overhead
+            seconds = plain + self._spent + (0.0 if n_entries == costs.n_entries else costs.turn)
+            self._plain = [Proposal(Draft(), None, Expectation(None, 0, 1.0, seconds, plain))] * len(requests)
+            self._plain_for = n_entries, len(requests)
+        return self._plain
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
-        """Learn from a round what it cost."""
+        """Learn from a round what it cost. Those of texts that sleep are alike, and the ones between are enough."""
         if not outcomes:
             return
-        seconds = outcomes[0].seconds
-        trims = self._memory.rollback is RollbackKind.TRIM
-        saved = not trims and any(each.n_checkpoint_bytes or each.rollback == "replay" for each in outcomes)
-        if not self.costs.take(decodes, seconds, saved=saved):
-            return
+        seconds, costs = outcomes[0].seconds, self.costs
+        sleeps, self._sleeps = self._sleeps, False
+        alike = sleeps and len(decodes) == 1 and decodes[0].n_entries == costs.n_entries and not decodes[0].reading
+        if not alike:
+            trims = self._memory.rollback is RollbackKind.TRIM
+            saved = not trims and any(each.n_checkpoint_bytes or each.rollback == "replay" for each in outcomes)
+            if not costs.take(decodes, seconds, saved=saved):
+                return
         self.played_seconds += seconds["total"]
 
-    def _may_spend(self, seconds: float) -> bool:
-        """Return whether so much may be spent on trying something."""
+    def _budget(self) -> float:
+        """Return the seconds that are left for trying something."""
         advance = _ADVANCE * self.costs.verify.shallow(1)
-        return self.explored_seconds + _SAFE * seconds <= _EXPLORE * (self.played_seconds + advance)
+        return _EXPLORE * (self.played_seconds + advance) - self.explored_seconds
 
     def _opened(self, requests: Sequence[DraftRequest]) -> Market:
-        verify, memory = self.costs.verify, self._memory
-        prices = Prices(self.costs, requests[0].n_entries, len(requests))
-        return Market(requests, prices, self._restoring, verify, together=not memory.one_ubatch)
+        prices, together = self._looking.prices(requests), not self._memory.one_ubatch
+        return Market(requests, prices, self._restoring, self.costs.verify, together=together)
 
     # Who drafts
 
-    def _is_awake(self, seq_id: int) -> bool:
-        """Return whether to look a text up: where it offers nothing, that costs more than finding a draft later."""
-        return self._n_idle.get(seq_id, 0) < _IDLE or self._n_rounds % _SELDOM == 0
-
-    def _count_idle(self, seq_id: int, length: int) -> None:
-        self._n_idle[seq_id] = 0 if length else self._n_idle.get(seq_id, 0) + 1
+    def _are_worth_weighing(self, requests: Sequence[DraftRequest], offers: Sequence[Offered]) -> bool:
+        """Return whether any draft can be worth its rows; a drawn one is verified anyway."""
+        if not offers:
+            return False
+        least = self._looking.least_chance(requests, doubting=self._budget() > 0.0)
+        for i, drafter, draft in offers:
+            signal = None if draft.signals is None else draft.signals[0]
+            if draft.probs is not None or self.acceptance.chance(requests[i].seq_id, drafter.name, signal, 0) >= least:
+                return True
+        return False
 
     def _look_up(self, requests: Sequence[DraftRequest], awake: Sequence[int]) -> list[Offered]:
         """Ask the drafters that cost next to nothing; return what they offer, and to which request."""
         offers: list[Offered] = []
+        self._n_looks += 1
         wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
         began = before = self._clock()
         for drafter in self.drafters:
@@ -223,7 +246,7 @@ class Controller(Chain):
                 if draft.tokens:
                     self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
                     offers.append((i, drafter, draft))
-            if self._n_rounds % _TIMED == 0:
+            if self._n_looks % _TIMED == 0:
                 before, taken = (now := self._clock()), now - before
                 plain = self.costs.verify.seconds(requests[0].n_entries)
                 self._count_slow(drafter, is_slow=taken > _CHEAP * plain * len(asked))
@@ -302,14 +325,15 @@ class Controller(Chain):
         requests = market.requests
         waiting = sum(paid.waiting(requests[i], offer) for i in asked)
         hope = sum(paid.hope(requests[i], offer, market.worth(i)) - market.gain(i) for i in asked)
-        return hope > 0.0 and self._may_spend(loss / offer.base.rate + waiting)
+        return hope > 0.0 and _SAFE * (loss / offer.base.rate + waiting) <= self._budget()
 
     def _try_rows(self, market: Market, lengths: list[int]) -> None:
         """Let other rows be verified to see what they cost now, if that can be afforded."""
-        found = market.rows_to_try(lengths) if self._may_spend(0.0) else None
-        if found is not None and self._may_spend(found[2]):
-            i, lengths[i], seconds = found
-            self.explored_seconds += seconds
+        budget = self._budget()
+        trial = market.rows_to_try(lengths, budget / _SAFE) if budget > 0.0 else None
+        if trial is not None:
+            i, lengths[i], loss = trial
+            self.explored_seconds += loss
             self._explores = True
 
     # Helpers

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.curves import CostCurve
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal
-from pyspec.speculation.planning import LEAST, Base, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.planning import LEAST, MARGIN, Base, Plan, Prices, Restoring, best_lengths, best_prefix
 
 _MOST_TRIED = 15  # rows
+_ALIKE = 0.3  # of a round: what is lost by trying something counts little below that
 
 
 class Candidate(NamedTuple):
@@ -161,11 +162,14 @@ class Market:
         groups = {length: lengths.count(length) for length in lengths}
         return sum(seconds(max(1, round(n * (each + length)))) for length, n in groups.items())
 
-    def rows_to_try(self, lengths: Sequence[int]) -> tuple[int, int, float] | None:
-        """Return rows whose cost is in doubt (``CostCurve.doubt``), and that would be better if it were so much less.
+    def rows_to_try(self, lengths: Sequence[int], most: float) -> tuple[int, int, float] | None:
+        """Return rows whose cost is in doubt (``CostCurve.doubt``), and that would be chosen if it were so much less.
+
+        Of several, those that would gain most for what is lost now.
 
         Args:
             lengths: What would be verified otherwise.
+            most: Seconds that may be lost.
 
         Returns:
             Number of a request, how many tokens of its best draft, and the seconds that are expected to be lost by
@@ -178,21 +182,24 @@ class Market:
         others = sum(lengths) - lengths[i]
         n_most = min(_MOST_TRIED, len(candidate.path))
         extra, base = self.prices.more_rows(others + max(n_most, lengths[i])), self.prices.base
+        doubts = self.prices.doubts(others + n_most)
         chosen = sum(sum(each.path[:n]) for each, n in zip(self.best, lengths, strict=True) if each is not None)
         rate = (base.tokens + chosen) / (base.seconds + extra[sum(lengths)])
+        least_rate = rate * (1.0 + (0.0 if any(lengths) else MARGIN / len(lengths)))
         tried: list[tuple[float, int, float]] = []
         for k in range(max(1, candidate.least), n_most + 1):
-            doubt = self._verify.doubt(self.prices.n_entries + others + k)
+            doubt = doubts[others + k]
             if k == lengths[i] or not doubt:
                 continue
             together = sum(candidate.path[:k])
             tokens = base.tokens + chosen + together - sum(candidate.path[: lengths[i]])
             restoring = self.restoring.seconds(k, candidate.path[k - 1], together)
             seconds = base.seconds + extra[others + k] + restoring
-            hoped = tokens / (seconds - doubt * extra[others + k])
-            tried.append((hoped, k, max(0.0, seconds - tokens / rate)))
-        hoped, k, loss = max(tried, default=(0.0, 0, 0.0))
-        return (i, k, loss) if hoped > rate else None
+            hoped = tokens / (seconds - doubt)
+            loss = max(0.0, seconds - tokens / rate)
+            if hoped > least_rate and loss <= most:
+                tried.append(((hoped - least_rate) / (loss + _ALIKE * base.seconds), k, loss))
+        return (i, *max(tried)[1:]) if tried else None
 
     def proposals(self, lengths: Sequence[int], seconds: float, *, explores: bool) -> list[Proposal]:
         """Return the drafts of these lengths, and what is expected of them.

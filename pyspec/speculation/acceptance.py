@@ -26,8 +26,9 @@ _PRIOR_OF_SHARE = (0.15, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
 _PRIOR_OF_MATCH = {1: 0.4, 2: 0.55, 3: 0.7, 4: 0.8, 5: 0.87, 6: 0.92}
 _PRIOR_OF_PLACE = 0.5
 _SURE = 0.98  # nothing is surer than that before it was drafted
+_PLACES = (1, 2, 2, 3, 3, 3, 3)  # by number of the token; all others are at the last one
 _LAST_PLACE = 4
-_LONGEST_MATCH = 6
+_MATCHES = (2, 4, 8, 16, 32)
 _MOST_REMEMBERED = 50.0  # tokens
 _ANY = 0  # the bin of a place alone
 _MATCH = 100
@@ -208,9 +209,8 @@ def bin_of(drafter: str, signal: float | None, i: int) -> Bin:
         return drafter, _ANY, _place(i)
     if signal < 1.0:
         return drafter, 1 + bisect_right(_SHARES, signal), 0
-    length = int(min(signal, 1 << _LONGEST_MATCH))  # a drafter that is sure of all may say infinity
-    return drafter, _MATCH + min(length.bit_length(), _LONGEST_MATCH), _place(i)
+    return drafter, _MATCH + 1 + bisect_right(_MATCHES, signal), _place(i)
 
 
 def _place(i: int) -> int:
-    return min((i + 1).bit_length(), _LAST_PLACE)
+    return _PLACES[i] if i < len(_PLACES) else _LAST_PLACE

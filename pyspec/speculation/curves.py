@@ -97,15 +97,23 @@ class CostCurve:
         return point is not None and point.at >= 0 and self._level.share_of(point) > _USUAL
 
     def doubt(self, count: int) -> float:
-        """Return the share that a count may cost less than is thought.
+        """Return the seconds that a count may cost less than is thought.
 
-        It is none where it was observed lately, little where it was long ago, and much where it never was: what was
-        measured before anything ran rests on one or two decodes, and the machine may have been busy then.
+        They are none where it was observed lately, few where it was long ago, and many where it never was: what was
+        measured before anything ran rests on a few decodes, and the machine may have been busy then. But it costs no
+        less than a lower count that was observed lately.
         """
-        point = self._points.get(count)
-        if point is None or point.at < 0:
-            return _DOUBT_NEVER_SEEN
-        return _DOUBT_SEEN if self._level.n_seen - point.at >= _FRESH else 0.0
+        point, thought = self._points.get(count), self.seconds(count)
+        if point is not None and self._is_fresh(point):
+            return 0.0
+        share = _DOUBT_NEVER_SEEN if point is None or point.at < 0 else _DOUBT_SEEN
+        below = (n for n in reversed(self._counts) if n < count and self._is_fresh(self._points[n]))
+        least = self.seconds(next(below, self._counts[0])) if self._counts else 0.0
+        return min(share * thought, max(0.0, thought - least))
+
+    def _is_fresh(self, point: _Point) -> bool:
+        """Return whether a count was observed lately."""
+        return self._level.n_seen - point.at < _FRESH
 
     def observe(self, count: int, seconds: float) -> None:
         """Take in a measurement.
@@ -150,8 +158,7 @@ class CostCurve:
         """Return the seconds at level 1."""
         point = self._points.get(count)
         if point is not None:
-            fresh = self._level.n_seen - point.at < _FRESH
-            return point.typical if fresh else self._plausible(count, point.typical)
+            return point.typical if self._is_fresh(point) else self._plausible(count, point.typical)
         counts = self._counts
         if len(counts) < 2:  # noqa: PLR2004 - a line needs two
             return self._points[counts[0]].typical * count / counts[0] if counts else 0.0

@@ -14,7 +14,7 @@ What a drafter *gains* is reckoned in tokens, its time at the worth that it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -171,6 +171,24 @@ def best_lengths(
     return best
 
 
+def least_chance(extra: Mapping[int, float], base: Base) -> float:
+    """Return the chance that a first token must have, so that a draft can be worth its rows, however it goes on.
+
+    No token of a draft is more likely to be reached and right than its first one. So with rows that emit so much each,
+    the best number of rows must reach the rate that is asked of drafts. Above 1 none can.
+
+    Args:
+        extra: Seconds that some numbers of rows add to the round; between them they grow evenly.
+        base: The round without drafts.
+
+    Example:
+        >>> round(least_chance({1: 0.010, 3: 0.012}, Base(1, 0.010)), 2)  # two rows cost twice as much as one
+        0.47
+    """
+    asked = base.rate * (1.0 + MARGIN / base.tokens)
+    return min((asked * (base.seconds + seconds) - base.tokens) / n_rows for n_rows, seconds in extra.items())
+
+
 class Judge:
     """Decides after each drafted token whether another one is worth its time; see ``DraftRequest.judge``.
 
@@ -237,29 +255,41 @@ class Prices:
         way_back: The turn after a draft.
     """
 
-    __slots__ = ("_extra", "_last", "_seconds", "base", "n_entries", "plain", "way_back")
+    __slots__ = ("_beside", "_curve", "_doubts", "_extra", "_last", "base", "n_entries", "plain", "way_back")
 
     def __init__(self, costs: Costs, n_entries: int, n_sequences: int) -> None:
-        self._seconds = costs.verify.seconds
+        self._curve = costs.verify
         self._last = costs.n_entries
         self.way_back = costs.turn
         self._extra: list[float] = [0.0]
+        self._doubts: list[float] = [0.0]
         self.n_entries = n_entries
-        self.plain = self._seconds(n_entries) + costs.overhead
-        self.base = Base(n_sequences, self.decode(n_entries) + costs.overhead)
+        self.plain = self._curve.seconds(n_entries) + costs.overhead
+        without = self.decode(n_entries)
+        self._beside = self.way_back - without
+        self.base = Base(n_sequences, without + costs.overhead)
 
     def decode(self, n_entries: int) -> float:
         """Return what a decode of so many entries takes after the one before."""
-        return self._seconds(n_entries) + (0.0 if n_entries == self._last else self.way_back)
+        return self._curve.seconds(n_entries) + (0.0 if n_entries == self._last else self.way_back)
 
     def more_rows(self, n_rows: int) -> list[float]:
         """Return the seconds that 0, 1, ... further rows cost, [at least n_rows + 1]."""
         extra = self._extra
         if len(extra) <= n_rows:
-            beside = self.way_back - self.decode(self.n_entries)
-            counts = range(self.n_entries + len(extra), self.n_entries + n_rows + 1)
-            extra += [self.decode(n) + beside for n in counts]
+            extra += [self.more(n) for n in range(len(extra), n_rows + 1)]
         return extra
+
+    def doubts(self, n_rows: int) -> list[float]:
+        """Return the seconds that 0, 1, ... further rows may cost less (``CostCurve.doubt``), [at least n_rows + 1]."""
+        doubts, doubt = self._doubts, self._curve.doubt
+        if len(doubts) <= n_rows:
+            doubts += [doubt(self.n_entries + n) for n in range(len(doubts), n_rows + 1)]
+        return doubts
+
+    def more(self, n_rows: int) -> float:
+        """Return the seconds that so many further rows cost, at least one."""
+        return self.decode(self.n_entries + n_rows) + self._beside
 
     def shared(self, n_rows: int, n_sequences: int) -> list[float]:
         """Return a sequence's part of the seconds when so many have 0, 1, ... n_rows further rows each."""

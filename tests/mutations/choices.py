@@ -32,10 +32,26 @@ CHOICES = (
     Mutation(
         "tries-without-end",
         "drafters/controller.py",
-        "self.explored_seconds + _SAFE * seconds <=",
-        "0.0 <=",
+        "_EXPLORE * (self.played_seconds + advance) - self.explored_seconds",
+        "1e9",
         "trying has no budget",
         ("drafters/test_controller.py::test_it_tries_nothing_for_more_than_a_hundredth_of_the_time",),
+    ),
+    Mutation(
+        "sleeps-for-ever",
+        "drafters/looking.py",
+        "min(_SELDOMEST, max(_SELDOM, math.ceil(rounds)))",
+        "max(_SELDOM, math.ceil(rounds))",
+        "a text is never looked up again where that takes long",
+        ("drafters/test_looking.py::test_however_long_looking_takes_a_text_is_not_forgotten",),
+    ),
+    Mutation(
+        "declined-unheard",
+        "speculation/planning.py",
+        "asked = base.rate * (1.0 + MARGIN / base.tokens)",
+        "asked = base.rate * (1.5 + MARGIN / base.tokens)",
+        "drafts are declined that would be worth their rows",
+        ("speculation/test_planning.py::test_no_draft_is_chosen_whose_first_token_is_below_the_least_chance",),
     ),
     Mutation(
         "gain-over-plain-decoding",

@@ -141,14 +141,26 @@ def test_curves_share_their_level() -> None:
 
 
 def test_a_count_is_in_doubt_until_it_is_observed_and_again_long_after_it() -> None:
-    known = curve({1: 1.0, 4: 2.0})
-    assert known.doubt(4) == known.doubt(5) > 0.5
-    known.observe(4, 2.0)
+    known = curve({1: 1.0, 4: 4.0})
+    assert known.doubt(4) == pytest.approx(3.0)
+    known.observe(4, 4.0)
     for _ in range(1023):
         assert known.doubt(4) == 0.0
         known.observe(1, 1.0)
     known.observe(1, 1.0)
-    assert 0.0 < known.doubt(4) < known.doubt(5)
+    assert 0.0 < known.doubt(4) <= 1.0
+    assert curve({}).doubt(4) == 0.0
+
+
+def test_more_rows_cost_no_less_than_fewer_that_were_observed() -> None:
+    """So on a straight line there is little to try, and behind a step that was only measured once there is much."""
+    known = curve({1: 4.0, 2: 5.0, 8: 8.0, 9: 20.0})
+    known.observe(8, 8.0)
+    assert known.doubt(9) == pytest.approx(12.0)
+    assert known.doubt(4) == pytest.approx(2.0)  # no less than one row takes
+    known.observe(2, 5.0)
+    assert known.doubt(3) == pytest.approx(0.5)
+    assert known.doubt(1) == 0.0
 
 
 def test_a_first_observation_counts_if_it_is_cheaper() -> None:

@@ -21,6 +21,7 @@ from pyspec.speculation.planning import (
     Restoring,
     best_lengths,
     best_prefix,
+    least_chance,
 )
 
 chances = st.floats(0.01, 0.99)
@@ -211,6 +212,42 @@ def test_the_judge_ends_with_the_limit_and_asks_with_the_tokens_number() -> None
     assert asked == [(0.7, 0), (0.8, 1), (0.9, 2)]
 
 
+# What a first token must have
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=6),
+    st.lists(st.floats(0.0, 3.0), min_size=6, max_size=6),
+    st.integers(1, 4),
+)
+def test_no_draft_is_chosen_whose_first_token_is_below_the_least_chance(
+    chances: list[float], steps: list[float], n_sequences: int
+) -> None:
+    path, extra = list(itertools.accumulate(chances, lambda a, b: a * b)), [0.0, *itertools.accumulate(steps)]
+    base = Base(n_sequences, 1.0)
+    least = least_chance({n: extra[n] for n in range(1, 7)}, base)
+    if best_prefix(path, extra, base).length:
+        assert path[0] >= least - 1e-9
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=2, max_size=3),
+    st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3),
+)
+def test_that_holds_for_drafts_that_share_the_rows(chances: list[float], steps: list[float]) -> None:
+    n, extra = len(chances), [0.0, *itertools.accumulate(steps)]
+    base = Base(n, 1.0)
+    lengths = best_lengths([[chance] for chance in chances], [False] * n, lambda _, n_rows: 1.0 + extra[n_rows])
+    if any(lengths):
+        assert max(chances) >= least_chance({k: extra[k] for k in range(1, n + 1)}, base) - 1e-9
+
+
+def test_a_plateau_of_the_costs_asks_for_less() -> None:
+    """Twice the time for up to three rows more: half of them must stand, and not all of a single one."""
+    assert least_chance({1: 1.0}, Base(1, 1.0)) == pytest.approx(1.2)
+    assert least_chance({1: 1.0, 3: 1.0}, Base(1, 1.0)) == pytest.approx(0.4)
+
+
 # Prices
 
 
@@ -222,6 +259,13 @@ def test_prices_are_what_further_rows_cost() -> None:
     assert prices.more_rows(4)[:5] == [0.0, 0.25, 0.5, 1.5, 2.5]
     assert prices.more_rows(0)[0] == 0.0
     assert prices.shared(2, 2) == [0.0, 0.25, 1.25]
+
+
+def test_what_rows_may_cost_less_is_known_beside_it() -> None:
+    costs = Costs({1: 1.0, 2: 1.5, 4: 2.0, 8: 6.0})
+    prices = Prices(costs, 1, 1)
+    assert prices.doubts(3)[:4] == [0.0, *(costs.verify.doubt(n) for n in (2, 3, 4))]
+    assert prices.doubts(0)[0] == 0.0
 
 
 def test_a_draft_pays_for_turns_to_its_rows_and_back() -> None:
