@@ -86,7 +86,15 @@ class Report:
         return any(each.verdict is Verdict.DIFFERENT for made in self.comparisons for each in made.verdicts)
 
     def headline(self) -> str:
-        """Return the answer in a line or two."""
+        """Return the answer in a line or two; what was broken off says what it lacks."""
+        measured = {figures.setting for figures in self.figures if figures.ratio is not None}
+        missing = [setting.label for setting in self.settings if setting.label not in measured]
+        if not self.interrupted or not measured:
+            return self._answer()
+        lacks = f" {', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not measured." if missing else ""
+        return f"So far: {self._answer()}{lacks}"
+
+    def _answer(self) -> str:
         ranked = overall(self.figures)
         if not ranked:
             return f"No speed was measured. {self._outputs()}" if self.figures else "No speed was measured."

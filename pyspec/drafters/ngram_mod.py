@@ -26,6 +26,7 @@ _INDEX_EVERY = 32  # tokens
 _LOW_ACCEPTANCE = 0.25
 _LOW_ROUNDS = 5  # in a row: the table is of another text
 _SHORT_MATCH = 16
+_SHORT_DRAFT = 48  # tokens, as in llama.cpp
 _LONGEST = 1 << 16
 
 
@@ -52,7 +53,7 @@ class NgramMod(ModelFreeDrafter):
     Args:
         n_match: Tokens per look-up; below 16 the drafts are poor.
         n_max: Longest draft.
-        n_min: A shorter draft is not proposed.
+        n_min: A shorter draft is not proposed; None: one of fewer than 48 tokens, or than ``n_max`` if that is less.
         share: One table for all sequences and requests of this drafter, as in llama.cpp, instead of one each.
         forgets: Clear the table when several drafts in a row were mostly wrong, as in llama.cpp. ``auto`` sees to that
             itself, and verifies less than is proposed.
@@ -64,11 +65,11 @@ class NgramMod(ModelFreeDrafter):
     name = "ngram-mod"
 
     def __init__(
-        self, *, n_match: int = 24, n_max: int = 64, n_min: int = 48, share: bool = False, forgets: bool = True
+        self, *, n_match: int = 24, n_max: int = 64, n_min: int | None = None, share: bool = False, forgets: bool = True
     ) -> None:
         self.n_match = require_int("n_match", n_match, 1, _LONGEST)
         self.n_max = require_int("n_max", n_max, 1, _LONGEST)
-        self.n_min = require_int("n_min", n_min, 0, self.n_max)
+        self.n_min = min(_SHORT_DRAFT, self.n_max) if n_min is None else require_int("n_min", n_min, 0, self.n_max)
         self.share = require_bool("share", share)
         self.forgets = require_bool("forgets", forgets)
         self._shared: dict[int, int] = {}

@@ -19,7 +19,15 @@ def speeds(**ratios: float) -> dict[str, Script]:
 
 
 def reported(session: Session) -> Report:
-    return Report({}, session.comparisons, SETTINGS, threads=session.threads, suggests=True, base=["pyspec"])
+    return Report(
+        {},
+        session.comparisons,
+        SETTINGS,
+        threads=session.threads,
+        suggests=True,
+        base=["pyspec"],
+        interrupted=session.interrupted,
+    )
 
 
 def test_progress_ends_with_the_last_run() -> None:
@@ -79,6 +87,9 @@ def test_what_was_measured_before_ctrl_c_stays(break_at: int) -> None:
     report = reported(session)
     assert report.rows()
     assert ("suffix is" in report.headline()) is (break_at == 9)
+    if break_at == 9:
+        assert report.headline().startswith("So far: ")
+        assert f" {SETTINGS[1].label}" in report.headline().partition("Outputs are")[2]
 
 
 def test_ctrl_c_during_a_search() -> None:

@@ -160,3 +160,8 @@ def test_mod_clears_a_table_that_is_too_full(monkeypatch: pytest.MonkeyPatch) ->
 def test_wrong_options_are_refused(make: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=list(options)[-1]):
         make(**options)
+
+
+@pytest.mark.parametrize(("options", "n_min"), [({}, 48), ({"n_max": 4}, 4), ({"n_max": 4, "n_min": 0}, 0)])
+def test_the_least_draft_of_ngram_mod_is_no_longer_than_its_longest(options: dict[str, Any], n_min: int) -> None:
+    assert NgramMod(**options).n_min == n_min

@@ -21,7 +21,9 @@ def model(*, bos: int | None = None) -> Any:
         return list(tokens)
 
     vocabulary = SimpleNamespace(tokenize=tokenize, check=check, bos=bos)
-    return SimpleNamespace(vocab=vocabulary, info=SimpleNamespace(n_embd_inp=2), path=Path("target.gguf"))
+    return SimpleNamespace(
+        vocab=vocabulary, info=SimpleNamespace(n_embd_inp=2, n_ctx_train=64), path=Path("target.gguf")
+    )
 
 
 def test_text_and_tokens_are_prompts() -> None:
@@ -43,6 +45,14 @@ def test_an_empty_prompt_is_refused(prompt: Any) -> None:
 def test_a_prompt_must_fit() -> None:
     with pytest.raises(ContextFullError, match="9 tokens; the context has room for 8"):
         checked_prompt([1] * 9, model(), 8)
+
+
+def test_a_prompt_that_no_context_holds_is_not_told_to_use_a_larger_one() -> None:
+    most = model().info.n_ctx_train
+    with pytest.raises(ContextFullError, match="Use a larger n_ctx"):
+        checked_prompt([1] * 9, model(), 8)
+    with pytest.raises(ContextFullError, match=f"made for {most}; shorten it"):
+        checked_prompt([1] * (most + 1), model(), 8)
 
 
 def test_stop_strings() -> None:
