@@ -192,6 +192,7 @@ class FakeMemory:
             self.pending[each] = False
 
     can_shift = True
+    reuses_cells = False
 
     @property
     def shares_cells(self) -> bool:
@@ -221,6 +222,9 @@ class FakeMemory:
     @property
     def one_ubatch(self) -> bool:
         return self.rollback is RollbackKind.BOUNDED
+
+    def reaches(self, seq_id: int, length: int) -> bool:
+        return length <= self.length(seq_id)
 
     def checkpoint(self, seq_id: int, *, lasting: bool = False) -> FakeCheckpoint:  # noqa: ARG002 - all last
         self._fuse.burn("checkpoint")

@@ -52,6 +52,7 @@ class Engine:
         n_queue: Requests that may wait for a slot; with more, ``BusyError`` is raised.
         n_prefill: The most prompt tokens that are read in a round while others are speaking: more lets long prompts
             begin sooner, fewer makes the others' tokens come more evenly. None takes 128, or ``n_ubatch`` if smaller.
+            Where more prompts wait than others speak, as many times more are read, up to ``n_ubatch``.
         n_keep: What becomes of a request whose context is full: None ends it; with a number it keeps so many of its
             first tokens, forgets half of those that follow, and goes on (llama.cpp's context shift).
         cache_bytes: Host memory for what slots held and lose to other requests; 0 keeps nothing.

@@ -214,7 +214,8 @@ class Scheduler:
         others = ((common_length(other.in_memory(), prompt), other) for other in self.slots if other is not slot)
         n_same, lender = max(others, key=lambda found: found[0], default=(0, slot))
         length = min(n_same, len(prompt) - 1)
-        if request.saved is None and length > slot.reusable(prompt):
+        worthwhile = request.saved is None and length > slot.reusable(prompt)
+        if worthwhile and self._target.memory.reaches(lender.seq_id, length):
             slot.borrow(lender, prompt, length)
 
     def _play(self, slots: Iterable[Slot], *, alone: bool = False) -> None:

@@ -247,6 +247,8 @@ class Slot:
             self._saved.pop()
         try:
             if 0 < length < held and self._trims:
+                if not memory.reaches(self.seq_id, length):
+                    return 0
                 memory.trim(self.seq_id, length)
             elif 0 < length < held:
                 memory.restore(self.seq_id, self._saved[-1])

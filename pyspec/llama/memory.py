@@ -272,6 +272,26 @@ class Memory:
         return windowed or self._context.n_rs_seq > 0
 
     @property
+    def reuses_cells(self) -> bool:
+        """Whether what a sliding window has left may be overwritten by other sequences.
+
+        In a buffer that sequences share, llama.cpp gives the cells of positions that no further token of a sequence
+        attends to, as it ends now, to whatever is computed next. So drafts have to be computed at once with all that
+        stands beside them: else they move the window on for the next physical batch, and cannot be dropped any more.
+        """
+        info, config = self._context.model.info, self._context.config
+        return info.n_swa > 0 and bool(config.kv_unified) and not self.one_ubatch and not self._keeps_state
+
+    def reaches(self, seq_id: int, length: int) -> bool:
+        """Return whether a sequence still has all that a token behind its first ``length`` positions attends to.
+
+        Where ``reuses_cells``, it may not: its sliding window has moved on and cannot go back.
+        """
+        if not self.reuses_cells or not length:
+            return True
+        return self.range(seq_id)[0] <= max(0, length - self._context.model.info.n_swa + 1)
+
+    @property
     def consecutive(self) -> bool:
         """Whether only sequences whose numbers follow each other are computed at once.
 

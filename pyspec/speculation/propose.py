@@ -67,7 +67,7 @@ def draft_budget(sequence: Sequence, target: Target, n_sharing: int) -> int:
         return 0
     context_left = target.n_ctx_seq - sequence.n_committed - 1
     share = min(target.n_batch // n_sharing - sequence.lag, target.n_outputs_max // n_sharing)
-    if target.memory.one_ubatch:
+    if target.memory.one_ubatch or target.memory.reuses_cells:
         share = min(share, target.n_ubatch - sequence.lag)
     budget = min(context_left, sequence.ending.remaining - 1, share - 1)
     return budget if drafting.n_max is None else min(budget, drafting.n_max)

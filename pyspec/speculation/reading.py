@@ -9,6 +9,27 @@ from pyspec.speculation.target import Target
 from pyspec.speculation.verify import Share, piece_end
 
 
+def prompt_room(n_prefill: int, n_ubatch: int, n_speaking: int, n_reading: int) -> int:
+    """Return the most prompt tokens of a round.
+
+    What is left of a physical batch where nobody speaks. Otherwise few enough that those who speak are not held up for
+    long; but where more wait for their prompts than speak, as many times more, since then it is they who are held up.
+
+    Args:
+        n_prefill: The most that one reader may add to a round of one who speaks.
+        n_ubatch: Entries that a physical batch has room for.
+        n_speaking: Sequences that speak.
+        n_reading: Sequences whose prompts are read.
+
+    Example:
+        >>> [prompt_room(128, 512, n, 8 - n) for n in (0, 1, 2, 4, 7)]
+        [512, 512, 384, 128, 128]
+    """
+    if not n_speaking:
+        return max(0, n_ubatch)
+    return max(n_prefill, min(n_ubatch, n_prefill * (n_reading // n_speaking)))
+
+
 def reaches_end(sequence: Sequence, target: Target, n_sharing: int, n_prefill: int) -> bool:
     """Return whether the rest of a prompt fits into this round, with the pending token and a draft behind it.
 
@@ -33,12 +54,15 @@ def read_on(readers: SequenceOf[Sequence], target: Target, others: SequenceOf[Sh
         readers: These sequences.
         target: Who reads.
         others: What the decode holds already.
-        n_prefill: The most prompt tokens beside others; alone, prompts fill a physical batch.
+        n_prefill: See ``prompt_room``.
 
     Returns:
         A share for each that gets room.
     """
-    room = min(target.n_batch - sum(share.n_entries for share in others), n_prefill if others else target.n_ubatch)
+    n_taken = sum(share.n_entries for share in others)
+    n_speaking = sum(not share.sequence.reading for share in others)
+    n_reading = len(readers) + len(others) - n_speaking
+    room = min(target.n_batch - n_taken, prompt_room(n_prefill, target.n_ubatch - n_taken, n_speaking, n_reading))
     shares = []
     for i, sequence in enumerate(sorted(readers, key=lambda reader: reader.lag)):
         first = sequence.n_committed - sequence.lag

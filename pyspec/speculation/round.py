@@ -24,7 +24,7 @@ from pyspec.speculation.costs import Decoded
 from pyspec.speculation.draft import GRAMMAR, Expectation, Proposal, Proposer
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.propose import propose
-from pyspec.speculation.reading import reaches_end, read_on
+from pyspec.speculation.reading import prompt_room, reaches_end, read_on
 from pyspec.speculation.rollback import RollbackPoint
 from pyspec.speculation.sequence import Sequence
 from pyspec.speculation.target import Target, TargetRows
@@ -61,7 +61,7 @@ class RoundBatch:
     Attributes:
         sequences: At least one, each with another ``seq_id``; those that arrive are appended.
         buffer: Reused from round to round.
-        n_prefill: The most prompt tokens that are read beside sequences that speak.
+        n_prefill: The most prompt tokens that are read beside sequences that speak; see ``prompt_room``.
         changes: Asked once, when the drafts are there.
         outcomes: What was decided so far, by sequence; complete when ``run_round`` returns, and right when it raises.
     """
@@ -183,7 +183,7 @@ def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Shar
     n_sharing = len(batch.sequences)
     deciding = [sequence for sequence in batch.sequences if not sequence.reading]
     if len(deciding) < n_sharing:
-        n_prefill = batch.n_prefill if deciding else target.n_ubatch
+        n_prefill = prompt_room(batch.n_prefill, target.n_ubatch, len(deciding), n_sharing - len(deciding))
         deciding = [
             sequence
             for sequence in batch.sequences
@@ -216,7 +216,7 @@ def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
     if not behind:
         return behind
     share = target.n_batch // len(batch.sequences) - 1
-    if target.memory.one_ubatch:
+    if target.memory.one_ubatch or target.memory.reuses_cells:
         share = min(share, target.n_ubatch - 1)
     most = min(_MOST_LAG, share)
     return [

@@ -83,6 +83,10 @@ class TargetMemory(Protocol):
         """Whether positions can be shifted."""
         ...
 
+    def reaches(self, seq_id: int, length: int) -> bool:
+        """Return whether a sequence still has all that a token behind its first ``length`` positions attends to."""
+        ...
+
     @property
     def rollback(self) -> RollbackKind:
         """How this memory rolls back."""
@@ -101,6 +105,11 @@ class TargetMemory(Protocol):
     @property
     def one_ubatch(self) -> bool:
         """Whether positions can only be dropped again when they were computed at once."""
+        ...
+
+    @property
+    def reuses_cells(self) -> bool:
+        """Whether positions can only be dropped again when nothing was computed after them, of any sequence."""
         ...
 
 

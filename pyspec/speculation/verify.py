@@ -141,13 +141,14 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
     A memory that can only drop what was computed at once must not have its sequences' shares torn apart. Shares of
     equal length are computed at once while they fit a physical batch, and on some memories while their numbers follow
     each other (llama.cpp's ``split_equal``); others move a sequence's state on in between, and then its rollback reads
-    another one's snapshot.
+    another one's snapshot. Where cells are reused, whatever fits a physical batch is computed at once.
     """
     if len(shares) == 1:
         yield shares
         return
     one_ubatch = target.memory.one_ubatch
-    if not (one_ubatch or any(share.n_lag for share in shares)):
+    packs = target.memory.reuses_cells and sum(share.n_entries for share in shares) > target.n_ubatch
+    if not (one_ubatch or packs or any(share.n_lag for share in shares)):
         yield shares
         return
     together: dict[int, list[Share]] = {}
@@ -157,10 +158,21 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
         else:
             together.setdefault(share.n_entries if one_ubatch else 0, []).append(share)
     for length, group in together.items():
-        n_together = max(1, target.n_ubatch // length) if length else len(group)
         for run in _runs(group) if one_ubatch and target.memory.consecutive else [group]:
-            for first in range(0, len(run), n_together):
-                yield run[first : first + n_together]
+            yield from _packed(run, target.n_ubatch) if length or packs else [run]
+
+
+def _packed(shares: Sequence[Share], n_ubatch: int) -> Iterator[Sequence[Share]]:
+    """Divide shares where a physical batch is full."""
+    together: list[Share] = []
+    room = n_ubatch
+    for share in shares:
+        if together and share.n_entries > room:
+            yield together
+            together, room = [], n_ubatch
+        together.append(share)
+        room -= share.n_entries
+    yield together
 
 
 def _runs(shares: Sequence[Share]) -> Iterator[Sequence[Share]]:

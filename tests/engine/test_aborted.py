@@ -47,7 +47,7 @@ def draft_contexts(engine: PulledEngine) -> list[Any]:
 
 def play(engine: PulledEngine) -> list[pyspec.Result]:
     """Play the requests, and those that follow each of them."""
-    streams = [engine.stream(prompt, max_tokens=limit, n_top=1) for prompt, limit in REQUESTS]
+    streams = [engine.stream(prompt, max_tokens=limit, n_top=4) for prompt, limit in REQUESTS]
     while engine.place.busy:
         engine.place.scheduler.step()
     for stream in streams:
@@ -55,7 +55,7 @@ def play(engine: PulledEngine) -> list[pyspec.Result]:
             pass
     results = [stream.result for stream in streams]
     following = [[*prompt, *result.tokens] for (prompt, _), result in zip(REQUESTS, results, strict=True)]
-    return [*results, *(engine.generate(prompt, max_tokens=4, n_top=1) for prompt in following)]
+    return [*results, *(engine.generate(prompt, max_tokens=4, n_top=4) for prompt in following)]
 
 
 @pytest.mark.parametrize("pair", CHAIN_PAIRS, ids=str)
