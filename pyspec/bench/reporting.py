@@ -52,6 +52,7 @@ class Report:
         base: The words that it begins with.
         model_words: The words that give the draft model.
         interrupted: It was broken off.
+        workloads: Names of the workloads that were to be measured.
         piece: Returns the text of a token; used at once, because the model will be closed.
         differences: A line per output that was compared by logits and is not the same.
     """
@@ -67,6 +68,7 @@ class Report:
     base: Sequence[str] = ()
     model_words: Sequence[str] = ()
     interrupted: bool = False
+    workloads: Sequence[str] = ()
     piece: Callable[[int], str] = str
     figures: list[Figures] = field(init=False)
     differences: list[str] = field(init=False)
@@ -87,10 +89,13 @@ class Report:
 
     def headline(self) -> str:
         """Return the answer in a line or two; what was broken off says what it lacks."""
-        measured = {figures.setting for figures in self.figures if figures.ratio is not None}
-        missing = [setting.label for setting in self.settings if setting.label not in measured]
+        measured = {(figures.setting, figures.workload) for figures in self.figures if figures.ratio is not None}
         if not self.interrupted or not measured:
             return self._answer()
+        known = {setting for setting, _workload in measured}
+        missing = [setting.label for setting in self.settings if setting.label not in known]
+        wanted = [(setting.label, name) for setting in self.settings for name in self.workloads]
+        missing += [f"{label} on {name}" for label, name in wanted if label in known and (label, name) not in measured]
         lacks = f" {', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not measured." if missing else ""
         return f"So far: {self._answer()}{lacks}"
 

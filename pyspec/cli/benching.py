@@ -114,6 +114,7 @@ def report_of(session: Session, settings: Sequence[Setting], curve: Sequence[flo
         tried=session.tried,
         suggests=session.suggests,
         interrupted=session.interrupted,
+        workloads=[workload.name for workload in session.workloads],
         piece=session.lab.piece,
     )
 

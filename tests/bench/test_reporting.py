@@ -58,6 +58,14 @@ def test_the_headline_names_auto_too() -> None:
     assert ", auto 1.60 times." in head
 
 
+def test_what_was_broken_off_says_what_it_lacks() -> None:
+    made = report(Script((0.5,)))
+    made.comparisons = [each for each in made.comparisons if each.workload == "one"]
+    only = Report({}, made.comparisons[:1], SETTINGS, interrupted=True, workloads=["one", "<two>"])
+    assert only.headline().startswith("So far: suffix is 2.00 times as fast")
+    assert only.headline().endswith(" draft-simple:n_max=7, suffix on <two> were not measured.")
+
+
 def test_plain_decoding_beside_itself_is_noise() -> None:
     settings = [parse_setting("none")]
     session = Session(FakeLab({"none": Script((0.5,))}), WORKLOADS, Plan(n_tokens=5, n_pairs=3))
