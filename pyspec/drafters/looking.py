@@ -39,8 +39,9 @@ class Looking:
         self._last_for = self._last_until = 0  # entries of the decode before those prices, and the round they last to
 
     def begin(self, seq_id: int) -> None:
-        """A sequence has another text."""
+        """A sequence has another text, which may be of another depth."""
         self._n_idle[seq_id] = 0
+        self._prices = None
 
     def awake(self, requests: Sequence[DraftRequest]) -> list[int]:
         """Begin a round, and return the numbers of those to look up."""

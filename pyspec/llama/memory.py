@@ -76,6 +76,8 @@ class Memory:
     def trim(self, seq_id: int, length: int) -> None:
         """Drop all positions of a sequence from ``length`` on.
 
+        Ask ``reaches`` before, where ``reuses_cells``: what is left may lack a part of its window, and nothing tells.
+
         Raises:
             SequenceError: There is no such sequence.
             PositionError: ``length`` is negative.

@@ -132,3 +132,15 @@ def test_a_machine_that_slows_down_is_noticed_while_texts_sleep() -> None:
         (proposal,) = controller.propose([request(position)])
         played(controller, proposal, position, 0, seconds=0.020)
     assert controller.costs.verify.seconds(1) == pytest.approx(0.020, rel=0.05)
+
+
+def test_prices_are_kept_while_only_plain_decoding_is_seen_and_not_for_another_text() -> None:
+    costs = Costs(STEEP)
+    looking = Looking(costs, 7)
+    first = looking.prices([request(9)])
+    assert looking.prices([request(10)]) is first
+    looking.begin(0)
+    second = looking.prices([request(9)])
+    assert second is not first
+    looking.count(0, 2)
+    assert looking.prices([request(12)]) is not second
