@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from array import array
 from collections.abc import Sequence
 
@@ -25,7 +24,7 @@ class BatchBuffer:
         best: Receives the best token of each wanted row, [rows wanted or more].
     """
 
-    __slots__ = ("_arrays", "_capacity", "_flags", "_numbers", "_plain", "_rows", "best", "ref")
+    __slots__ = ("_arrays", "_capacity", "_flags", "_numbers", "_rows", "best", "ref")
 
     def __init__(self) -> None:
         self._arrays = BatchArrays()
@@ -33,7 +32,6 @@ class BatchBuffer:
         self._rows: npt.NDArray[np.float32] | None = None
         self._numbers: array[int]
         self._flags: array[int]
-        self._plain: bool
         self.best: array[int]
         self._reserve(64)
 
@@ -45,22 +43,23 @@ class BatchBuffer:
         outputs: Sequence[bool],
         states: Sequence[npt.NDArray[np.float32]],
     ) -> None:
-        """Take the entries of a batch."""
-        n = len(tokens)
-        flat = [seq_id for entry in seq_ids for seq_id in entry]
-        if (needed := max(n, len(flat))) > self._capacity:
-            self._reserve(2 * needed)
-        c, numbers = self._capacity, self._numbers
-        numbers[:n] = array("i", tokens)
-        numbers[c : c + n] = array("i", positions)
-        numbers[2 * c : 2 * c + len(flat)] = array("i", flat)
-        is_plain = len(flat) == n  # one sequence each
-        if not (is_plain and self._plain):
-            offsets = range(c + 1) if is_plain else itertools.accumulate(map(len, seq_ids), initial=0)
-            changed = array("i", offsets)
-            numbers[3 * c : 3 * c + len(changed)] = changed
-            self._plain = is_plain
-        self._flags[:n] = array("b", outputs)
+        """Take the entries of a batch.
+
+        They are written one by one: most decodes have few, and what builds arrays at once is more code to run, which
+        no cache holds any more after the decode before.
+        """
+        n, n_ids = len(tokens), 0
+        for entry in seq_ids:
+            n_ids += len(entry)
+        if n > self._capacity or n_ids > self._capacity:
+            self._reserve(2 * max(n, n_ids))
+        numbers, c, k = self._numbers, self._capacity, 2 * self._capacity
+        for i in range(n):
+            numbers[i], numbers[c + i], self._flags[i] = tokens[i], positions[i], outputs[i]
+            for seq_id in seq_ids[i]:
+                numbers[k] = seq_id
+                k += 1
+            numbers[3 * c + i + 1] = k - 2 * c
         self._arrays.n_tokens = n
         if states or self._rows is not None:
             self._take_rows(states)
@@ -71,7 +70,7 @@ class BatchBuffer:
 
     def _reserve(self, capacity: int) -> None:
         """Make room for so many entries, and as many sequences of theirs."""
-        self._capacity, self._plain = capacity, False
+        self._capacity = capacity
         self._numbers = array("i", bytes(_INT32 * (4 * capacity + 1)))  # tokens, positions, sequences, offsets
         self._flags = array("b", bytes(capacity))
         self.best = array("i", bytes(_INT32 * capacity))

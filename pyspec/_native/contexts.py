@@ -37,6 +37,11 @@ class ContextHandle(Handle):
         self.batch = BatchBuffer()
         self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
 
+    def forget_lengths(self) -> dict[int, int]:
+        """Return what was known, which is in doubt while a decode changes it."""
+        known, self.lengths = self.lengths, {}
+        return known
+
 
 def create(model: Handle, other: Handle | None = None, **params: Any) -> ContextHandle:
     """Create a context; ``params`` are the fields of ``pys_context_params``."""
@@ -96,8 +101,8 @@ def decode(
     """
     batch = context.batch
     batch.fill(tokens, positions, seq_ids, outputs, states)
-    context.lengths.clear()
-    run = lib().pys_context_encode if encode else lib().pys_context_decode
+    library = lib()
+    run = library.pys_context_encode if encode else library.pys_context_decode
     status = run(context.pointer, batch.ref)
     if status:
         context.check(status)

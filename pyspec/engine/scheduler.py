@@ -80,6 +80,7 @@ class Scheduler:
         self._batch = RoundBatch([], n_prefill=n_prefill)
         self._waiting: list[tuple[int, int, Request]] = []  # a heap: priority, number
         self._numbers = itertools.count()
+        self._joined: list[Slot] = []  # since the round began
         self._shown = 0.0
         self.counts = self._show_counts()
 
@@ -221,7 +222,7 @@ class Scheduler:
     def _play(self, slots: Iterable[Slot], *, alone: bool = False) -> None:
         """Play one round; when it fails, find out whose fault that is by playing each request alone."""
         batch = self._batch
-        joined: list[Slot] = []
+        joined = self._joined = []
         running, requests = [], []
         for slot in slots:
             request = slot.request
@@ -231,7 +232,7 @@ class Scheduler:
         if not requests:
             return
         batch.sequences = [request.sequence for request in requests]
-        batch.changes = no_changes if alone else functools.partial(self._changes, joined)
+        batch.changes = no_changes if alone else self._changes
         self.playing = tuple(requests)
         failed: Exception | None = None
         try:
@@ -278,12 +279,12 @@ class Scheduler:
         min(idle, key=lambda slot: slot.used).forget()
         return True
 
-    def _changes(self, joined: list[Slot]) -> Changes:
+    def _changes(self) -> Changes:
         """Take in what came while drafts were made: new requests begin, and others need not be verified."""
         self._news()
         seated = self._seat() if self._waiting else []
         if seated:
-            joined += seated
+            self._joined += seated
             self.playing += tuple(slot.request for slot in seated if slot.request is not None)
         left = [request.sequence.seq_id for request in self.playing if request.cancelled]
         if not (seated or left):

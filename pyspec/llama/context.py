@@ -149,10 +149,10 @@ class Context:
         if ends is None:
             self.handle.require_usable()  # before the batch: a closed context has no positions to compare with
             ends = checked_ends(self, batch)
-        if batch.n_outputs > self._n_rows_reserved:
+        if moves_rows := batch.n_outputs > self._n_rows_reserved:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
-        lengths = {**self.handle.lengths, **ends}
+        lengths = self.handle.forget_lengths()
         self.undoable.clear()
         try:
             best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
@@ -161,10 +161,13 @@ class Context:
         except PyspecError:
             self.memory.clear_if_in_doubt()
             raise
-        self.handle.lengths.update(lengths)
+        for seq_id in ends:
+            lengths[seq_id] = ends[seq_id]
+        self.handle.lengths = lengths
         if self.n_rs_seq:
             self.undoable = undoable(batch, self.n_ubatch, self.n_rs_seq, consecutive=self.memory.consecutive)
-        self._n_rows_reserved = max(self._n_rows_reserved, batch.n_outputs)
+        if moves_rows:
+            self._n_rows_reserved = batch.n_outputs
         return Rows(self, best, self.n_decodes, 0, batch.n_outputs)
 
     def encode(self, rows: npt.NDArray[np.float32]) -> None:
@@ -186,11 +189,11 @@ class Context:
             msg = f"An encoder takes 1 to {self.n_ubatch} rows (n_ubatch), not {count}."
             raise BatchError(msg)
         self.n_decodes += 1
-        known = dict(self.handle.lengths)
         first = held(self, 0)  # llama.cpp wants positions that could follow, and does not use them
         nothing, positions = [NO_TOKEN] * count, range(first, first + count)
+        known = self.handle.forget_lengths()
         native.decode(self.handle, nothing, positions, [(0,)] * count, [True] * count, states, encode=True)
-        self.handle.lengths.update(known)
+        self.handle.lengths = known
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask a decode in progress to stop, or take the request back. Any thread may call this."""

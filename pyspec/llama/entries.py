@@ -30,8 +30,9 @@ def plain_ends(context: Context, batch: Batch) -> dict[int, int] | None:
     """
     if type(batch) is not Batch or batch.states or context.reads_rows_beside_tokens:
         return None
-    if {*map(type, (batch.tokens, batch.positions, batch.seq_ids, batch.outputs))} != {list}:
-        return None
+    for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
+        if type(part) is not list:
+            return None
     if not len(batch.tokens) == len(batch.positions) == len(batch.seq_ids):
         return None
     n_entries, n_outputs = len(batch.tokens), batch.n_outputs
@@ -47,7 +48,8 @@ def _plain_entries(context: Context, batch: Batch) -> dict[int, int] | None:
     n_vocab, room = context.n_vocab, context.n_ctx_seq
     known = context.handle.lengths
     ends: dict[int, int] = {}
-    for token, position, sequences in zip(batch.tokens, batch.positions, batch.seq_ids, strict=True):
+    for i, token in enumerate(batch.tokens):
+        position, sequences = batch.positions[i], batch.seq_ids[i]
         if type(token) is not int or type(position) is not int or not 0 <= token < n_vocab or position >= room:
             return None
         if type(sequences) is not tuple or len(sequences) != 1:

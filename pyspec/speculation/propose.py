@@ -28,13 +28,14 @@ def propose(
         return [NO_DRAFT] * len(sequences)
     proposals: dict[int, Proposal] = {}
     requests = []
-    n_entries = len(sequences) + sum(sequence.lag for sequence in sequences if not sequence.reading)
+    n_entries = len(sequences)
+    for sequence in sequences:
+        n_entries += 0 if sequence.reading else sequence.lag
     for sequence in sequences:
         budget = draft_budget(sequence, target, n_sharing or len(sequences))
         if budget < 1:
             continue
-        forced = _forced(sequence, min(budget, proposer.n_max))
-        if forced:
+        if hasattr(sequence.sampler, "forced") and (forced := _forced(sequence, min(budget, proposer.n_max))):
             proposals[sequence.seq_id] = Proposal(Draft(forced), GRAMMAR)
             continue
         requests.append(
@@ -51,8 +52,8 @@ def propose(
             )
         )
     if requests:
-        answers = zip(requests, proposer.propose(requests), strict=True)
-        proposals.update((request.seq_id, answer) for request, answer in answers)
+        for i, proposal in enumerate(proposer.propose(requests)):
+            proposals[requests[i].seq_id] = proposal
     return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT), proposer) for sequence in sequences]
 
 
@@ -67,7 +68,8 @@ def draft_budget(sequence: Sequence, target: Target, n_sharing: int) -> int:
         return 0
     context_left = target.n_ctx_seq - sequence.n_committed - 1
     share = min(target.n_batch // n_sharing - sequence.lag, target.n_outputs_max // n_sharing)
-    if target.memory.one_ubatch or target.memory.reuses_cells:
+    memory = target.memory
+    if memory.one_ubatch or memory.reuses_cells:
         share = min(share, target.n_ubatch - sequence.lag)
     budget = min(context_left, sequence.ending.remaining - 1, share - 1)
     return budget if drafting.n_max is None else min(budget, drafting.n_max)
@@ -75,8 +77,6 @@ def draft_budget(sequence: Sequence, target: Target, n_sharing: int) -> int:
 
 def _forced(sequence: Sequence, limit: int) -> tuple[int, ...]:
     """Return the tokens that the sequence's grammar forces now."""
-    if not hasattr(sequence.sampler, "forced"):
-        return ()
     return tuple(cast("ConstrainedSampler", sequence.sampler).forced()[:limit])
 
 

@@ -161,12 +161,12 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
             rows = verify(target, batch.buffer, together, proposer)
             seconds, reading = clock.lap("verify"), False
             decided, pieces = [], []
-            for share, own_rows in zip(together, rows, strict=True):
-                reading |= share.sequence.reading
+            for i, share in enumerate(together):
+                reading = reading or share.sequence.reading
                 if share.proposal is None:
                     pieces.append(share)
                 else:
-                    decided.append(_decide(share.sequence.rule or rule, share, own_rows, point, clock.seconds))
+                    decided.append(_decide(share.sequence.rule or rule, share, rows[i], point, clock.seconds))
             positions = batch.buffer.positions
             computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
             clock.lap("accept")
@@ -192,7 +192,7 @@ def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Shar
     if not deciding:
         return []
     proposals = propose(deciding, proposer, target, n_sharing)
-    return [Share(each, proposal, each.lag) for each, proposal in zip(deciding, proposals, strict=True)]
+    return [Share(sequence, proposals[i], sequence.lag) for i, sequence in enumerate(deciding)]
 
 
 def _with_others(batch: RoundBatch, shares: list[Share], target: Target, point: RollbackPoint) -> list[Share]:
@@ -248,9 +248,22 @@ def _decide(
     rollback = point.way_back(len(proposal.draft.tokens) - n_accepted)
     top = _top(rows, len(emitted), sequence) if sequence.n_top else ()
     logprobs = _logprobs(rows, emitted) if sequence.wants_logprobs else ()
-    n_bytes = point.checkpoint_bytes.get(seq_id, 0)
-    decided = (seq_id, len(sequence.history), sequence.pending, proposal, n_accepted, emitted, finish, rule.name)
-    return Outcome(*decided, rollback, top, seconds, n_bytes, logprobs, sequence.reading)
+    return Outcome(
+        seq_id,
+        len(sequence.history),
+        sequence.pending,
+        proposal,
+        n_accepted,
+        emitted,
+        finish,
+        rule.name,
+        rollback,
+        top,
+        seconds,
+        point.checkpoint_bytes.get(seq_id, 0),
+        logprobs,
+        sequence.reading,
+    )
 
 
 def _top(rows: TargetRows, n_emitted: int, sequence: Sequence) -> tuple[tuple[tuple[int, float], ...], ...]:

@@ -135,7 +135,7 @@ def evaluate(target: Target, buffer: Batch, proposer: Proposer) -> TargetRows:
     return rows
 
 
-def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
+def decodes(target: Target, shares: Sequence[Share]) -> Sequence[Sequence[Share]]:
     """Divide the shares of a round among decodes; almost always that is one.
 
     A memory that can only drop what was computed at once must not have its sequences' shares torn apart. Shares of
@@ -144,13 +144,15 @@ def decodes(target: Target, shares: Sequence[Share]) -> Iterator[Sequence[Share]
     another one's snapshot. Where cells are reused, whatever fits a physical batch is computed at once.
     """
     if len(shares) == 1:
-        yield shares
-        return
+        return [shares]
     one_ubatch = target.memory.one_ubatch
     packs = target.memory.reuses_cells and sum(share.n_entries for share in shares) > target.n_ubatch
     if not (one_ubatch or packs or any(share.n_lag for share in shares)):
-        yield shares
-        return
+        return [shares]
+    return list(_divided(target, shares, one_ubatch=one_ubatch, packs=packs))
+
+
+def _divided(target: Target, shares: Sequence[Share], *, one_ubatch: bool, packs: bool) -> Iterator[Sequence[Share]]:
     together: dict[int, list[Share]] = {}
     for share in shares:
         if share.has_rows:
