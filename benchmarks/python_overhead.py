@@ -98,12 +98,12 @@ def main() -> int:
     parser.add_argument("--limit", type=float, help="most microseconds of one slot")
     parser.add_argument("--slot-limit", type=float, help="most microseconds of each further slot")
     given = parser.parse_args()
+    clock = NativeClock(NATIVE_WORK)  # first: contexts keep the functions that they find
     with pyspec.Model(hub.resolve(given.model)) as model:
         speculation = pyspec.Speculation(given.spec_type)
         context = sized(model, None, speculation, given.slots)
         workshop = Plan(model, checked_speculation(speculation), context, given.slots, 128, None, 0).build(lambda: None)
         admission = admission_of(workshop, speculation)
-        clock = NativeClock(NATIVE_WORK)
         one, many = [], []
         for _ in range(given.turns):
             one += measure(workshop, admission, clock, 1, given.tokens)

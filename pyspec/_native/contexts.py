@@ -28,19 +28,16 @@ def type_id(name: str) -> int:
 class ContextHandle(Handle):
     """A context's handle with cells for arguments and small results; one thread owns it, so they can be used again."""
 
-    __slots__ = ("batch", "first", "lengths", "second")
+    __slots__ = ("batch", "decode", "encode", "first", "lengths", "lines", "second")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.first = Int32Out()
         self.second = Int32Out()
         self.batch = BatchBuffer()
+        self.decode, self.encode = lib().pys_context_decode, lib().pys_context_encode
+        self.lines = log.pending()
         self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
-
-    def forget_lengths(self) -> dict[int, int]:
-        """Return what was known, which is in doubt while a decode changes it."""
-        known, self.lengths = self.lengths, {}
-        return known
 
 
 def create(model: Handle, other: Handle | None = None, **params: Any) -> ContextHandle:
@@ -101,12 +98,11 @@ def decode(
     """
     batch = context.batch
     batch.fill(tokens, positions, seq_ids, outputs, states)
-    library = lib()
-    run = library.pys_context_encode if encode else library.pys_context_decode
+    run = context.encode if encode else context.decode
     status = run(context.pointer, batch.ref)
     if status:
         context.check(status)
-    if log.pending().value:
+    if context.lines.value:
         log.forward_pending()
     return batch.best
 

@@ -202,8 +202,7 @@ class Controller(Chain):
         sleeps, self._sleeps = self._sleeps, False
         alike = sleeps and len(decodes) == 1 and decodes[0].n_entries == costs.n_entries and not decodes[0].reading
         if not alike:
-            trims = self._memory.rollback is RollbackKind.TRIM
-            saved = not trims and any(each.n_checkpoint_bytes or each.rollback == "replay" for each in outcomes)
+            saved = any(each.n_checkpoint_bytes or each.rollback == "replay" for each in outcomes)
             if not costs.take(decodes, seconds, saved=saved):
                 return
         self.played_seconds += seconds["total"]

@@ -152,18 +152,18 @@ class Context:
         if moves_rows := batch.n_outputs > self._n_rows_reserved:
             self._forbid_moving_rows(batch.n_outputs)
         self.n_decodes += 1
-        lengths = self.handle.forget_lengths()
         self.undoable.clear()
         try:
             best = native.decode(self.handle, batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states)
-        except (BatchError, ContextFullError):  # nothing was computed
+            lengths = self.handle.lengths
+            for seq_id in ends:
+                lengths[seq_id] = ends[seq_id]
+        except BaseException as error:
+            self.handle.lengths.clear()  # first: also when it was an interrupt, wherever that came
+            computed = not isinstance(error, (BatchError, ContextFullError))
+            if computed and isinstance(error, PyspecError):
+                self.memory.clear_if_in_doubt()
             raise
-        except PyspecError:
-            self.memory.clear_if_in_doubt()
-            raise
-        for seq_id in ends:
-            lengths[seq_id] = ends[seq_id]
-        self.handle.lengths = lengths
         if self.n_rs_seq:
             self.undoable = undoable(batch, self.n_ubatch, self.n_rs_seq, consecutive=self.memory.consecutive)
         if moves_rows:
@@ -191,9 +191,11 @@ class Context:
         self.n_decodes += 1
         first = held(self, 0)  # llama.cpp wants positions that could follow, and does not use them
         nothing, positions = [NO_TOKEN] * count, range(first, first + count)
-        known = self.handle.forget_lengths()
-        native.decode(self.handle, nothing, positions, [(0,)] * count, [True] * count, states, encode=True)
-        self.handle.lengths = known
+        try:
+            native.decode(self.handle, nothing, positions, [(0,)] * count, [True] * count, states, encode=True)
+        except BaseException:
+            self.handle.lengths.clear()
+            raise
 
     def request_abort(self, *, value: bool = True) -> None:
         """Ask a decode in progress to stop, or take the request back. Any thread may call this."""

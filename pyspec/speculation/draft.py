@@ -353,5 +353,5 @@ class Proposer(Protocol):
         ...
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
-        """A round is over; this is what it cost and what came out."""
+        """A round is over; this is what it cost, where ``n_max`` is not 0, and what came out."""
         ...

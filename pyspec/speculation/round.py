@@ -167,8 +167,9 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
                     pieces.append(share)
                 else:
                     decided.append(_decide(share.sequence.rule or rule, share, rows[i], point, clock.seconds))
-            positions = batch.buffer.positions
-            computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
+            if proposer.n_max:  # else nothing is chosen by what it cost
+                positions = batch.buffer.positions
+                computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
             clock.lap("accept")
             point.keep(decided, pieces, outcomes)
             clock.lap("rollback")

@@ -15,6 +15,8 @@ from pyspec.speculation.draft import EvaluatedBatch, Needs, Proposal, Proposer
 from pyspec.speculation.sequence import Sequence as SequenceState
 from pyspec.speculation.target import Target, TargetRows
 
+_NOTHING = Needs.NOTHING  # members of an enumeration are found slowly, and this one is asked for in every round
+
 
 class Share(NamedTuple):
     """A sequence's part of a round's decode: ``[what memory lacks..., pending, draft...]``, or a piece of its prompt.
@@ -130,7 +132,7 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
 def evaluate(target: Target, buffer: Batch, proposer: Proposer) -> TargetRows:
     """Decode a batch and show it to the drafters that are fed by the target."""
     rows = target.decode(buffer)
-    if proposer.needs is not Needs.NOTHING:
+    if proposer.needs is not _NOTHING:
         proposer.observe(EvaluatedBatch(buffer.tokens, buffer.positions, buffer.seq_ids, target.hidden))
     return rows
 

@@ -156,6 +156,27 @@ def test_what_others_moved_on_is_dropped_rightly_or_not_at_all(
     assert (n_refused == 0) is unified
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DecodeAbortedError, MemoryError])
+def test_after_a_broken_off_decode_memory_is_asked_what_it_holds(
+    context: pyspec.Context, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The tokens are in memory, and Python did not come to note it."""
+    real = contexts.decode
+
+    def broken_off(*arguments: Any) -> None:
+        real(*arguments)
+        raise error
+
+    decode(context, PROMPT)
+    with monkeypatch.context() as patched:
+        patched.setattr(contexts, "decode", broken_off)
+        with pytest.raises(error):
+            decode(context, PROMPT)
+    assert context.memory.length(0) == 2 * len(PROMPT)
+    decode(context, PROMPT)
+    assert context.memory.length(0) == 3 * len(PROMPT)
+
+
 def test_lengths_and_ranges(new_context: NewContext) -> None:
     context = new_context(n_seq_max=2)
     decode(context, PROMPT, 1)
