@@ -198,7 +198,13 @@ class Context:
             raise
 
     def request_abort(self, *, value: bool = True) -> None:
-        """Ask a decode in progress to stop, or take the request back. Any thread may call this."""
+        """Ask the decode in progress to stop, or the next one, and all after it until the request is taken back.
+
+        Any thread may call this.
+
+        Args:
+            value: False takes the request back.
+        """
         self._abort.set(value=require_bool("value", value))
 
     def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:

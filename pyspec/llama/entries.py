@@ -28,18 +28,26 @@ def plain_ends(context: Context, batch: Batch) -> dict[int, int] | None:
     Returns:
         What ``checked_ends`` would; None when there is more to look at, or something is wrong.
     """
-    if type(batch) is not Batch or batch.states or context.reads_rows_beside_tokens:
+    if type(batch) is not Batch or context.reads_rows_beside_tokens or not _agrees(batch) or batch.states:
         return None
-    for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs):
+    fits = 1 <= len(batch.tokens) <= context.n_batch and batch.n_outputs <= context.n_outputs_max
+    return _plain_entries(context, batch) if fits else None
+
+
+def _agrees(batch: Batch) -> bool:
+    """Return whether the parts of a batch are lists of one length, and its flags are as many as it says."""
+    for part in (batch.tokens, batch.positions, batch.seq_ids, batch.outputs, batch.states):
         if type(part) is not list:
-            return None
-    if not len(batch.tokens) == len(batch.positions) == len(batch.seq_ids):
-        return None
-    n_entries, n_outputs = len(batch.tokens), batch.n_outputs
-    fits = 1 <= n_entries <= context.n_batch and n_outputs <= context.n_outputs_max
-    if not fits or batch.outputs.count(True) != n_outputs or batch.outputs.count(False) != n_entries - n_outputs:
-        return None
-    return _plain_entries(context, batch)
+            return False
+    n_entries, n_outputs = len(batch.tokens), 0
+    for output in batch.outputs:
+        if output is not True and output is not False:
+            return False
+        n_outputs += output
+    if batch.states and len(batch.states) != n_entries:
+        return False
+    same = n_entries == len(batch.positions) == len(batch.seq_ids) == len(batch.outputs)
+    return same and type(batch.n_outputs) is int and batch.n_outputs == n_outputs
 
 
 def _plain_entries(context: Context, batch: Batch) -> dict[int, int] | None:
@@ -102,14 +110,10 @@ def checked_ends(context: Context, batch: Batch) -> dict[int, int]:
     if not isinstance(batch, Batch):
         msg = f"batch must be a Batch, not {type(batch).__name__}."
         raise BatchError(msg)
-    n_entries = len(batch.tokens) if isinstance(batch.tokens, list) else 0
-    for part in (batch.positions, batch.seq_ids, batch.outputs, batch.states or batch.tokens):
-        if not isinstance(part, list) or len(part) != n_entries:
-            n_entries = -1
-    n_outputs, n_silent = batch.outputs.count(True), batch.outputs.count(False)
-    if n_entries < 0 or n_outputs != batch.n_outputs or n_outputs + n_silent != n_entries:
+    if not _agrees(batch):
         msg = "The lists of the batch do not match each other, or only some entries have a row; fill it with add()."
         raise BatchError(msg)
+    n_entries = len(batch.tokens)
     if not 1 <= n_entries <= context.n_batch:
         msg = f"A batch must have 1 to {context.n_batch} entries (n_batch), not {n_entries}."
         raise BatchError(msg)

@@ -155,6 +155,7 @@ def decodes(target: Target, shares: Sequence[Share]) -> Sequence[Sequence[Share]
 
 
 def _divided(target: Target, shares: Sequence[Share], *, one_ubatch: bool, packs: bool) -> Iterator[Sequence[Share]]:
+    """Divide shares where not all can be computed at once."""
     together: dict[int, list[Share]] = {}
     for share in shares:
         if share.has_rows:

@@ -125,6 +125,16 @@ def test_lists_that_were_changed_behind_its_back(context: pyspec.Context, name: 
         context.decode(batch)
 
 
+@pytest.mark.parametrize("value", [None, 7, 1.0, "ab", (1,), {1: 2}, np.ones(3), [np.ones(3)], [1], [None]])
+@pytest.mark.parametrize("name", ["outputs", "states", "n_outputs"])
+def test_parts_that_are_something_else(context: pyspec.Context, name: str, value: object) -> None:
+    batch = one()
+    setattr(batch, name, value)
+    with pytest.raises(BatchError):
+        context.decode(batch)
+    assert context.memory.length(0) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("seq_ids", [None]), ("seq_ids", [5]), ("seq_ids", [()]), ("outputs", ["x"]), ("outputs", [7]), ("tokens", None)],
