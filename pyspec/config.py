@@ -41,7 +41,7 @@ def as_list(values: object) -> list[Any] | None:
     """Return what can be iterated over as a list; None for anything else, and for text, bytes and what has no order."""
     if type(values) is list:
         return values.copy()
-    if isinstance(values, (str, bytes, Mapping, AbstractSet)):
+    if isinstance(values, (str, bytes, bytearray, Mapping, AbstractSet)):
         return None
     try:
         return list(values)  # type: ignore[call-overload,no-any-return]

@@ -11,7 +11,7 @@ from typing import Any
 from pyspec.bench.comparing import Comparison
 from pyspec.bench.figures import Figures, expected_ratio, figures_of
 from pyspec.bench.setting import Setting
-from pyspec.bench.suggesting import ThreadSpeed, best_setting, overall
+from pyspec.bench.suggesting import ThreadSpeed, accepts, best_setting, overall
 from pyspec.speculation.config import AUTO
 from pyspec.trace import Verdict
 
@@ -103,7 +103,9 @@ class Report:
         ranked = overall(self.figures)
         if not ranked:
             return f"No speed was measured. {self._outputs()}" if self.figures else "No speed was measured."
-        label, ratio = ranked[0]
+        chosen = best_setting(self.figures, self.settings)[0]
+        label = chosen.label if chosen.types else ranked[0][0]
+        ratio = dict(ranked)[label]
         best = f"{label} is {ratio:.2f} times as fast as plain decoding"
         if len({each.workload for each in self.figures}) >= _SEVERAL:
             best += f" over all workloads ({self._range(label)})"
@@ -111,10 +113,9 @@ class Report:
             best += f", {AUTO} {dict(ranked)[AUTO]:.2f} times"
         if not any(setting.types for setting in self.settings):
             return f"Plain decoding beside itself: {ratio:.2f} times as fast, which is noise. {self._outputs()}"
-        if best_setting(self.figures, self.settings)[0].types:
-            answer = f"{best}."
-        else:
-            answer = f"Leave speculation off: at best, {best}."
+        if not accepts(label, self.figures):
+            best += ", which is noise: no draft of it was accepted"
+        answer = f"{best}." if chosen.types else f"Leave speculation off: at best, {best}."
         if (n_pairs := min(figures.equal[1] for figures in self.figures)) < _SURE:
             answer += f" That is from {_count(n_pairs, 'pair')} only, and may be noise."
         ceiling = "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f}."

@@ -96,9 +96,14 @@ def usable(lab: Lab, settings: Sequence[Setting]) -> list[Setting]:
     return found
 
 
-def best_setting(figures: Iterable[Figures], settings: Sequence[Setting]) -> tuple[Setting, float]:
+def accepts(label: str, figures: Iterable[Figures]) -> bool:
+    """Return whether any draft of a setting was accepted; without, it is plain decoding, and its ratio noise."""
+    return any(each.acceptance for each in figures if each.setting == label)
+
+
+def best_setting(figures: Sequence[Figures], settings: Sequence[Setting]) -> tuple[Setting, float]:
     """Return the setting to use, and its overall ratio: plain decoding and 1 where none is worth it."""
-    ranked = overall(figures)
+    ranked = [found for found in overall(figures) if accepts(found[0], figures)]
     if not ranked or ranked[0][1] < _GAIN:
         return PLAIN, 1.0
     label, ratio = ranked[0]

@@ -183,7 +183,8 @@ class Engine:
 
         Raises:
             PyspecError: As in ``generate``, for the first request that fails; the others are cancelled then. The
-                results so far are in its attribute ``partial``, as a list.
+                results so far are in its attribute ``partial``, as a list; which prompt failed, counted from 0, is in
+                ``prompt_index``.
         """
         return Answers(self, prompts, settings, progress=progress).collect()
 

@@ -55,7 +55,8 @@ class Answers:
                 for prompt in self._prompts:
                     if len(running) >= n_most:
                         self._finish(running, advance)
-                    running.append(self._begin(prompt, running, advance))
+                    with _of_prompt(len(self._results) + len(running)):
+                        running.append(self._begin(prompt, running, advance))
                 while running:
                     self._finish(running, advance)
         except BaseException as error:
@@ -78,10 +79,24 @@ class Answers:
 
     def _finish(self, running: deque[Generation], advance: Callable[[], object]) -> None:
         """Wait for the oldest one."""
-        for _chunk in running[0]:
-            pass
+        with _of_prompt(len(self._results)):
+            for _chunk in running[0]:
+                pass
         self._results.append(running.popleft().result)
         advance()
+
+
+@contextlib.contextmanager
+def _of_prompt(index: int) -> Iterator[None]:
+    """Let an error tell which prompt it is of."""
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, "prompt_index"):  # it was of another one, which had to be waited for
+            with contextlib.suppress(AttributeError):  # of classes that take none, and of Python before 3.11
+                error.prompt_index = index  # type: ignore[attr-defined]
+                error.add_note(f"That was prompt {index}, counted from 0.")  # type: ignore[attr-defined,unused-ignore]
+        raise
 
 
 @contextlib.contextmanager

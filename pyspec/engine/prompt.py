@@ -81,7 +81,7 @@ def checked_prompt(prompt: Prompt, model: Model, n_ctx_seq: int) -> CheckedPromp
             _check_width(part, model)
             rows.update(enumerate(part.rows, len(tokens)))
             tokens += [NO_TOKEN] * len(part.rows)
-        elif isinstance(part, str | bytes):
+        elif isinstance(part, str | bytes | bytearray):
             tokens += _tokenized(part, model.vocab, first=i == 0)
         else:
             tokens += model.vocab.check(part)
@@ -102,12 +102,12 @@ def _parts(prompt: Prompt) -> Sequence[PromptPart]:
     parts = None if isinstance(prompt, Embeddings) else as_list(prompt)
     if parts is None:  # text, or what the vocabulary will refuse
         return [cast("PromptPart", prompt)]
-    in_parts = any(isinstance(part, (str, Embeddings)) or as_list(part) is not None for part in parts)
+    in_parts = any(isinstance(part, (str, bytes, bytearray, Embeddings)) or as_list(part) is not None for part in parts)
     return parts if in_parts else [parts]
 
 
-def _tokenized(text: str | bytes, vocab: Vocab, *, first: bool) -> list[int]:
-    tokens = list(vocab.tokenize(cast("str", text), add_special=first, parse_special=True))
+def _tokenized(text: str | bytes | bytearray, vocab: Vocab, *, first: bool) -> list[int]:
+    tokens = list(vocab.tokenize(text, add_special=first, parse_special=True))
     return [vocab.bos] if first and not tokens and vocab.bos is not None else tokens
 
 

@@ -69,7 +69,7 @@ class Batch:
             require_bool("output", output)
         sequences = (seq_ids,) if type(seq_ids) is int else _several(seq_ids)
         if not sequences:
-            msg = f"An entry of a batch must belong to at least one sequence; found {shown(seq_ids)}."
+            msg = f"seq_ids must be the number of a sequence or several in order, not {shown(seq_ids)}."
             raise BatchError(msg)
         row = None if state is None else _row(state)
         self.tokens.append(token if type(token) is int else _plain(token))

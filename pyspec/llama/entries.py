@@ -134,13 +134,13 @@ def _checked_entries(context: Context, batch: Batch) -> dict[int, int]:
     for i, token in enumerate(batch.tokens):
         legal = type(token) is int and (0 <= token < n_vocab or (token == NO_TOKEN and bool(batch.states)))
         if not legal:
-            msg = f"Entry {i} has the token {shown(token)}; the vocabulary has the ids 0 to {n_vocab - 1}."
+            msg = f"Entry {i} has the token {_typed(token)}; the vocabulary has the ids 0 to {n_vocab - 1}."
             raise TokenError(msg)
         position = batch.positions[i]
         for seq_id in _checked_sequences(context, i, batch.seq_ids[i]):
             end = ends[seq_id] if seq_id in ends else held(context, seq_id)
             if type(position) is not int or position != end:
-                msg = f"Entry {i} is at position {shown(position)} of sequence {seq_id}; its next position is {end}."
+                msg = f"Entry {i} is at position {_typed(position)} of sequence {seq_id}; its next position is {end}."
                 raise PositionError(msg)
             if not context.borrows_memory:  # there, entries are read beside what the target holds, and not kept
                 ends[seq_id] = end + 1
@@ -153,10 +153,30 @@ def _checked_entries(context: Context, batch: Batch) -> dict[int, int]:
 
 def _checked_sequences(context: Context, i: int, sequences: object) -> tuple[int, ...]:
     if not isinstance(sequences, tuple) or not sequences:
-        msg = f"Entry {i} must belong to at least one sequence; found {shown(sequences)}."
+        msg = f"Entry {i} must belong to a tuple of sequences, at least one; found {shown(sequences)}."
         raise BatchError(msg)
     for seq_id in sequences:
         if type(seq_id) is not int or not 0 <= seq_id < context.n_seq_max:
-            msg = f"Entry {i} is of sequence {shown(seq_id)}; this context has 0 to {context.n_seq_max - 1}."
+            msg = f"Entry {i} is of sequence {_typed(seq_id)}; this context has 0 to {context.n_seq_max - 1}."
             raise SequenceError(msg)
+    if len(set(sequences)) < len(sequences):
+        msg = f"Entry {i} names a sequence twice: {shown(sequences)}."
+        raise BatchError(msg)
+    if len(sequences) > 1 and context.has_memory:
+        _refuse_to_share(context, i)
     return sequences
+
+
+def _refuse_to_share(context: Context, i: int) -> None:
+    """Refuse an entry of several sequences where each has a memory of its own."""
+    if context.model.info.is_recurrent:
+        msg = f"Entry {i} is of several sequences, but {context.model.path.name} keeps a state of its own for each."
+        raise UnsupportedError(msg)
+    if not context.config.kv_unified:
+        msg = f"Entry {i} is of several sequences, which takes a memory in one buffer: ContextConfig(kv_unified=True)."
+        raise UnsupportedError(msg)
+
+
+def _typed(value: object) -> str:
+    """Return a value as a message quotes it, with its type unless that is right."""
+    return shown(value) if type(value) is int else f"{shown(value)} ({type(value).__name__}, not int)"

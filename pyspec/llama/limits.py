@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from pyspec.config import ContextConfig
 from pyspec.errors import BatchError, ConfigError, ContextCreateError, PositionError, UnsupportedError
 from pyspec.llama.batch import NO_TOKEN, Batch, checked_rows
@@ -86,13 +88,19 @@ class RowRule(NamedTuple):
                 msg = f"{model_name} reads a row of width {self.width} beside each token; this batch has none."
                 raise BatchError(msg)
             return
-        width = len(checked_rows(batch.states)[0])
+        rows = checked_rows(batch.states)
+        width = len(rows[0])
         alone = batch.tokens.count(NO_TOKEN)
         if width != self.width or alone != (0 if self.beside_token else len(batch)):
             where = "beside each token" if self.beside_token else "in place of tokens"
             msg = (
                 f"{model_name} reads rows of width {self.width} {where}; found width {width}, {alone} without a token."
             )
+            raise BatchError(msg)
+        odd = next((i for i, row in enumerate(rows) if not np.isfinite(row).all()), None)
+        if odd is not None and not self.beside_token:
+            # What memory keeps of it would turn other sequences of the same buffer into no numbers, too.
+            msg = f"The row of entry {odd} has values that are no finite numbers."
             raise BatchError(msg)
 
 

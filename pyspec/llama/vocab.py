@@ -64,7 +64,9 @@ class Vocab:
     def __len__(self) -> int:
         return self.n_tokens
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+    def tokenize(
+        self, text: str | bytes | bytearray, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
         """Turn text into token ids.
 
         Args:
@@ -81,8 +83,8 @@ class Vocab:
             except UnicodeEncodeError as error:
                 msg = f"The text is not valid Unicode: {error}."
                 raise VocabError(msg) from None
-        elif isinstance(text, bytes):
-            data = text
+        elif isinstance(text, bytes | bytearray):
+            data = bytes(text)
             try:
                 data.decode()
             except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from tests.bench.fake_lab import RIVAL, RIVAL_OF, FakeLab, Script
 
 WORKLOADS = [Workload("one", ("a",)), Workload("<two>", ("b", "c"))]
 SETTINGS = [parse_setting("suffix"), parse_setting("draft-simple:n_max=7")]
+GAINS = Script((0.5,), n_drafted=1, n_accepted=1)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -29,7 +30,7 @@ def rival(prompt: str) -> list[int]:
 
 
 def test_the_headline_says_what_to_use() -> None:
-    head = report(Script((0.5,))).headline()
+    head = report(GAINS).headline()
     assert head == (
         "suffix is 2.00 times as fast as plain decoding over all workloads (2.00 on <two>, 2.00 on one)."
         " Outputs are equal."
@@ -48,9 +49,27 @@ def test_the_headline_says_to_turn_it_off() -> None:
     assert report(Script((1.0,))).headline().startswith("Leave speculation off")
 
 
+@pytest.mark.parametrize("n_drafted", [0, 1])
+def test_without_an_accepted_draft_a_gain_is_noise(n_drafted: int) -> None:
+    lucky = report(Script((0.5,), n_drafted=n_drafted))
+    lucky.suggests = True
+    assert lucky.headline().startswith(
+        "Leave speculation off: at best, suffix is 2.00 times as fast as plain decoding over all workloads "
+        "(2.00 on <two>, 2.00 on one), which is noise: no draft of it was accepted."
+    )
+    assert lucky.suggestion() == ["--spec-type", "none"]
+
+
+def test_luck_does_not_hide_what_gains() -> None:
+    lab = FakeLab({"suffix": Script((0.5,)), "draft-simple:n_max=7": Script((0.625,), n_drafted=1, n_accepted=1)})
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3))
+    session.run(SETTINGS)
+    assert Report({}, session.comparisons, SETTINGS).headline().startswith("draft-simple:n_max=7 is 1.60 times as fast")
+
+
 def test_the_headline_names_auto_too() -> None:
     settings = [parse_setting("suffix"), parse_setting("auto")]
-    lab = FakeLab({"suffix": Script((0.5,)), "auto": Script((0.625,))})
+    lab = FakeLab({"suffix": GAINS, "auto": Script((0.625,), n_drafted=1, n_accepted=1)})
     session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3))
     session.run(settings)
     head = Report({}, session.comparisons, settings).headline()
@@ -59,7 +78,7 @@ def test_the_headline_names_auto_too() -> None:
 
 
 def test_what_was_broken_off_says_what_it_lacks() -> None:
-    made = report(Script((0.5,)))
+    made = report(GAINS)
     made.comparisons = [each for each in made.comparisons if each.workload == "one"]
     only = Report({}, made.comparisons[:1], SETTINGS, interrupted=True, workloads=["one", "<two>"])
     assert only.headline().startswith("So far: suffix is 2.00 times as fast")
@@ -75,7 +94,7 @@ def test_plain_decoding_beside_itself_is_noise() -> None:
 
 @pytest.mark.parametrize(("n_pairs", "words"), [(1, "from 1 pair only"), (2, "from 2 pairs only"), (3, "")])
 def test_a_few_pairs_may_be_noise(n_pairs: int, words: str) -> None:
-    head = report(Script((0.5,)), n_pairs=n_pairs).headline()
+    head = report(GAINS, n_pairs=n_pairs).headline()
     assert ("noise" in head) is (words != "")
     assert words in head
 
@@ -131,7 +150,7 @@ def test_markdown_keeps_its_tables() -> None:
 
 
 def test_the_chart_has_a_bar_per_ratio() -> None:
-    made = report(Script((0.5,)))
+    made = report(GAINS)
     drawn = ET.fromstring(ratio_chart(made.figures, "a & b"))  # noqa: S314 - our own
     bars = [each for each in drawn.iter(f"{SVG}rect") if each.get("width") == "22"]
     heights = sorted(float(each.get("height", "0")) for each in bars)

@@ -272,6 +272,7 @@ def test_an_error_in_the_middle_keeps_what_there_is(engine: pyspec.Engine, expec
     prompts: list[list[int]] = [*(prompt(i) for i in range(8)), [999], *(prompt(i) for i in range(5))]
     with pytest.raises(TokenError) as caught:
         engine.generate_many(prompts, max_tokens=N)
+    assert caught.value.prompt_index == 8  # type: ignore[attr-defined]
     partial: Any = caught.value.partial
     assert 2 <= len(partial) <= 8
     for i, result in enumerate(partial):
@@ -295,6 +296,7 @@ def test_an_error_of_one_request_ends_the_others(engine: pyspec.Engine) -> None:
         engine.generate_many([prompt(i) for i in range(12)], max_tokens=N, observer=Failing())
     partial: Any = caught.value.partial  # type: ignore[attr-defined]
     assert [result.finish for result in partial].count(Finish.ERROR) == 1
+    assert partial[caught.value.prompt_index].finish is Finish.ERROR  # type: ignore[attr-defined]
     assert all(result.finish is not None for result in partial)
 
 
@@ -307,6 +309,7 @@ def test_an_error_of_the_prompts_themselves(engine: pyspec.Engine) -> None:
         engine.generate_many(broken(), max_tokens=2)
     partial: Any = caught.value.partial
     assert len(partial) == 1
+    assert not hasattr(caught.value, "prompt_index")
 
 
 def test_others_may_fill_the_queue(target: pyspec.Model) -> None:

@@ -14,8 +14,8 @@ from pyspec.errors import ConfigError, ContextFullError
 def model(*, bos: int | None = None) -> Any:
     """One token per character."""
 
-    def tokenize(text: str, **_options: bool) -> list[int]:
-        return [ord(character) for character in text]
+    def tokenize(text: str | bytes | bytearray, **_options: bool) -> list[int]:
+        return [ord(character) for character in (text if isinstance(text, str) else text.decode())]
 
     def check(tokens: Iterable[int]) -> list[int]:
         return list(tokens)
@@ -30,6 +30,13 @@ def test_text_and_tokens_are_prompts() -> None:
     assert checked_prompt("ab", model(), 8).tokens == [97, 98]
     assert checked_prompt([1, 2], model(), 8).tokens == [1, 2]
     assert checked_prompt((1,) * 8, model(), 8).tokens == [1] * 8
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_are_text(kind: Any) -> None:
+    assert checked_prompt(kind(b"ab"), model(), 8).tokens == [97, 98]
+    assert checked_prompt([kind(b"ab"), [1, 2]], model(), 8).tokens == [97, 98, 1, 2]
+    assert checked_prompt([kind(b"ab")], model(), 8).tokens == [97, 98]
 
 
 def test_an_empty_text_is_the_beginning_of_a_text() -> None:

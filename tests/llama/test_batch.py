@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import pyspec
-from pyspec.errors import BatchError, ConfigError, ContextFullError, PositionError, SequenceError, TokenError
+from pyspec.errors import (
+    BatchError,
+    ConfigError,
+    ContextFullError,
+    PositionError,
+    SequenceError,
+    TokenError,
+    UnsupportedError,
+)
+from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.entries import checked_ends, plain_ends
 from tests.helpers import PROMPT, decode
 from tests.llama.conftest import NewContext
@@ -77,9 +86,18 @@ def test_a_wrong_sequence(context: pyspec.Context, seq_id: Any) -> None:
         context.decode(batch)
 
 
-@pytest.mark.parametrize("seq_ids", [(), [], None, 1.5])
+@pytest.mark.parametrize("value", [1.0, True, "1", np.int64(1)])
+@pytest.mark.parametrize("name", ["tokens", "positions"])
+def test_a_message_names_the_type_that_is_wrong(context: pyspec.Context, name: str, value: Any) -> None:
+    batch = one()
+    getattr(batch, name)[0] = value
+    with pytest.raises(ConfigError, match=rf"\({type(value).__name__}, not int\)"):
+        context.decode(batch)
+
+
+@pytest.mark.parametrize("seq_ids", [(), [], None, 1.5, {0}, {0: 1}, "0", b"0"])
 def test_an_entry_needs_a_sequence(seq_ids: Any) -> None:
-    with pytest.raises(BatchError):
+    with pytest.raises(BatchError, match="seq_ids must be"):
         one(seq_ids=seq_ids)
 
 
@@ -195,8 +213,45 @@ def test_the_short_check_says_what_the_long_one_would(new_context: NewContext) -
 
 def test_a_sequence_named_twice_in_an_entry(new_context: NewContext) -> None:
     context = new_context(n_seq_max=2)
-    with pytest.raises(PositionError):
+    with pytest.raises(BatchError, match="Entry 0 names a sequence twice"):
         context.decode(one(seq_ids=(0, 0)))
+
+
+def test_shared_entries_take_one_buffer(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2)
+    with pytest.raises(UnsupportedError, match="kv_unified=True"):
+        context.decode(one(seq_ids=(0, 1)))
+    assert [context.memory.length(seq_id) for seq_id in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("layout", [{"kv_unified": True}, {"kv_unified": False}])
+def test_states_are_not_shared(open_zoo: Any, layout: Any) -> None:
+    config = pyspec.ContextConfig(n_ctx=64, n_seq_max=2, **layout)
+    with pyspec.Context(open_zoo("target-mamba"), config) as context, pytest.raises(UnsupportedError, match="state"):
+        context.decode(one(seq_ids=(0, 1)))
+
+
+def test_a_full_buffer_tells_its_size(new_context: NewContext) -> None:
+    context = new_context(n_seq_max=2, kv_unified=True, n_ctx=256, n_batch=256)
+    decode(context, [60] * 200, 0)
+    with pytest.raises(ContextFullError, match=r"a batch of 100 entries in a memory of 256\b"):
+        decode(context, [60] * 100, 1)
+    assert [context.memory.length(seq_id) for seq_id in (0, 1)] == [200, 0]
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, -1])
+def test_rows_of_no_numbers(new_context: NewContext, odd: float, place: int) -> None:
+    context = new_context(n_seq_max=2, kv_unified=True, flash_attn="off")
+    batch = pyspec.Batch()
+    for position in range(2):
+        row = np.zeros(context.model.info.n_embd_inp, np.float32)
+        row[place] = odd if position else 0.0
+        batch.add(NO_TOKEN, position, 1, output=True, state=row)
+    with pytest.raises(BatchError, match="The row of entry 1"):
+        context.decode(batch)
+    assert context.memory.length(1) == 0
+    assert np.isfinite(decode(context, PROMPT).logits(0)).all()
 
 
 def test_an_encoder_or_a_head_cannot_be_used_like_a_model(open_zoo: Any) -> None:
