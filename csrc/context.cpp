@@ -115,7 +115,7 @@ void find_best(pys_context * context, int32_t * best) {
 }
 
 int32_t process(pys_context * context, const pys_batch & batch, llama_process_type type) {
-    return pys::guarded([&]() -> int32_t {
+    const int32_t status = pys::guarded([&]() -> int32_t {
         context->n_rows = 0;
         context->n_entries = 0;
         const auto n_wanted =
@@ -139,6 +139,7 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
         }
         return PYS_OK;
     });
+    return status == PYS_OK && *pys_log_pending() != 0 ? static_cast<int32_t>(PYS_LOGGED) : status;
 }
 
 // Frees a context that may be half made.

@@ -9,7 +9,7 @@
  * that is needed, and PYS_ERR_BUFFER says that the capacity was too small.
  */
 
-enum pys_abi { PYS_ABI_VERSION = 6 }; /* raised with every change of this file */
+enum pys_abi { PYS_ABI_VERSION = 7 }; /* raised with every change of this file */
 
 enum pys_status {
     PYS_OK = 0,
@@ -29,7 +29,8 @@ enum pys_status {
     PYS_ERR_STATE = 14,         /* saved state does not fit */
     PYS_ERR_OUT_OF_MEMORY = 15, /* the host or a device could not allocate */
     PYS_ERR_EXCEPTION = 16,     /* a C++ exception */
-    PYS_ERR_ASSERT = 17         /* an assertion of ggml or llama.cpp; the handle must not be used again */
+    PYS_ERR_ASSERT = 17,        /* an assertion of ggml or llama.cpp; the handle must not be used again */
+    PYS_LOGGED = 18             /* no failure: log lines wait. Decodes and encodes say so, others do not */
 };
 
 typedef struct pys_model pys_model;

@@ -28,7 +28,7 @@ def type_id(name: str) -> int:
 class ContextHandle(Handle):
     """A context's handle with cells for arguments and small results; one thread owns it, so they can be used again."""
 
-    __slots__ = ("batch", "decode", "encode", "first", "lengths", "lines", "second")
+    __slots__ = ("batch", "decode", "encode", "first", "lengths", "second")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -36,7 +36,6 @@ class ContextHandle(Handle):
         self.second = Int32Out()
         self.batch = BatchBuffer()
         self.decode, self.encode = lib().pys_context_decode, lib().pys_context_encode
-        self.lines = log.pending()
         self.lengths: dict[int, int] = {}  # positions per sequence, where known; forgotten by all that changes memory
 
 
@@ -100,10 +99,8 @@ def decode(
     batch.fill(tokens, positions, seq_ids, outputs, states)
     run = context.encode if encode else context.decode
     status = run(context.pointer, batch.ref)
-    if status:
+    if status:  # a failure, or log lines that wait
         context.check(status)
-    if context.lines.value:
-        log.forward_pending()
     return batch.best
 
 

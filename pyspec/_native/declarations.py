@@ -20,7 +20,7 @@ from ctypes import (
 )
 from typing import Any
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 UPSTREAM_TAG = "b11434"
 
 ProgressFunction = CFUNCTYPE(c_int32, c_float, c_void_p)

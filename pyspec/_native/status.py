@@ -31,6 +31,7 @@ class Status(enum.IntEnum):
     OUT_OF_MEMORY = 15
     EXCEPTION = 16
     ASSERT = 17
+    LOGGED = 18
 
 
 _EXCEPTIONS: dict[int, type[errors.PyspecError]] = {
@@ -55,7 +56,7 @@ _EXCEPTIONS: dict[int, type[errors.PyspecError]] = {
 
 
 def check(status: int, doing: str = "") -> None:
-    """Raise the exception that belongs to a status other than 0.
+    """Raise the exception that belongs to a status; log what waits where it is no failure.
 
     Args:
         status: What a ``pys_*`` function returned.
@@ -65,6 +66,9 @@ def check(status: int, doing: str = "") -> None:
         PyspecError: The class depends on the status.
     """
     if not status:
+        return
+    if status == Status.LOGGED:
+        log.forward_pending()
         return
     text = lib().pys_last_error().decode(errors="replace") or Status(status).name.lower()
     log.forward_pending(at_most=logging.DEBUG if status == Status.ABORTED else logging.CRITICAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -265,8 +266,7 @@ class SpeculationOptions:
         names = asked.names
         for name in names:
             if name not in drafters.names():
-                near = difflib.get_close_matches(name, [*drafters.names(), AUTO], 1)
-                hint = f" Did you mean {near[0]}?" if near else ""
+                hint = _meant(name, [*drafters.names(), AUTO])
                 installed = ", ".join(drafters.names())
                 msg = f"there is no drafter {name!r}; installed are {installed}, and auto, which chooses.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
@@ -370,3 +370,13 @@ def _parsed_setting(setting: str) -> tuple[str, str, Any]:
     except (ValueError, RecursionError):
         value = text
     return drafter, option, value
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Return what to type instead of a name that no drafter has; options behind a colon are how ``bench`` has them."""
+    drafter, *options = name.split(":")
+    if options and drafter in known:
+        flags = " ".join(f"--spec-set {drafter}.{option}" for option in options)
+        return f" Did you mean --spec-type {drafter} {flags}?"
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]}?" if near else ""

@@ -91,7 +91,7 @@ def checked_prompt(prompt: Prompt, model: Model, n_ctx_seq: int) -> CheckedPromp
         raise ConfigError(msg)
     if len(tokens) > n_ctx_seq:
         most = model.info.n_ctx_train
-        advice = f"The model was made for {most}; shorten it." if 0 < most < len(tokens) else "Use a larger n_ctx."
+        advice = f"The model was made for {most}; shorten it." if 0 < most < len(tokens) else "Use a larger n_ctx (-c)."
         msg = f"The prompt has {len(tokens)} tokens; the context has room for {n_ctx_seq}. {advice}"
         raise ContextFullError(msg)
     return CheckedPrompt(tokens, rows)

@@ -209,6 +209,8 @@ WRONG = {
     "-p x -f does-not-exist": "No such file",
     "-p x --color blue": "--color",
     "-p x --spec-type nonsense": "--spec-type: there is no drafter 'nonsense'; installed are",
+    "-p x --spec-type sufix": "Did you mean suffix?",
+    "-p x --spec-type ngram-mod:n_max=4:n_min=2": "--spec-type ngram-mod --spec-set ngram-mod.n_max=4 --spec-set",
     "-p x --spec-type none,ngram-simple": "--spec-type",
     "-p x --spec-type suffix --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to a draft model",
     "-p x --spec-draft-p-min 0.3": "--spec-draft-p-min: it belongs to a draft model",

@@ -168,6 +168,16 @@ def test_rows_and_samplers_belong_to_the_thread_of_their_context(context: pyspec
     assert isinstance(in_thread(lambda: sampler.sample(rows, 0)), WrongThreadError)
 
 
+def test_what_a_decode_logs_comes_with_it(new_context: NewContext, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="pyspec.llama_cpp")
+    context = new_context()
+    for _ in range(2):
+        caplog.clear()
+        decode(context, PROMPT)
+        assert "attach_threadpool" in caplog.text
+        context.memory.clear()
+
+
 def test_what_was_asked_to_stop_does_not_complain(new_context: NewContext, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="pyspec.llama_cpp")
     context = new_context()
