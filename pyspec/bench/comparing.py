@@ -51,7 +51,8 @@ class Plan:
     def n_runs(self, workloads: Sequence[Workload], n_settings: int) -> int:
         """Return how many runs a bench with so many settings has."""
         n_batches = sum(len(self.batches(workload)) for workload in workloads)
-        return n_batches * (1 + n_settings * (1 + 2 * self.n_pairs))
+        n_inspected = n_settings + (n_settings if len(workloads) > 1 else 1)  # see Bench
+        return n_batches * (n_inspected + n_settings * 2 * self.n_pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class Comparison:
         pairs: What was measured.
         inspected: The first run of each batch, which is not measured: it warms up, and is looked at closely.
         plain_inspected: The same of plain decoding.
-        verdicts: Per prompt whether both say the same; empty unless asked.
+        verdicts: Whether both say the same: per prompt of the inspected runs, then likewise of each pair, whose runs
+            are judged by the inspected run of plain decoding. Empty unless asked.
     """
 
     workload: str
@@ -153,7 +155,8 @@ class Bench:
         self._plan = plan
         self._step = step
         self._n_threads = n_threads
-        self._plain_inspected: dict[str, tuple[Run, ...]] = {}
+        self._plain_inspected: tuple[Run, ...] = ()
+        self._plain_knows = ""  # the workload that it answered last
 
     def run(self, settings: Sequence[Setting]) -> list[Comparison]:
         """Measure all; returns the comparisons that were added."""
@@ -169,14 +172,19 @@ class Bench:
         batches = self._plan.batches(workload)
         comparison = Comparison(workload.name, setting)
         self.comparisons.append(comparison)
-        if workload.name not in self._plain_inspected:
-            self._plain_inspected[workload.name] = self._inspect(plain, batches)
-        comparison.plain_inspected = self._plain_inspected[workload.name]
+        if workload.name != self._plain_knows:
+            # What a slot holds is not read again, and what is read in other pieces is rounded otherwise: both must have
+            # answered the same before.
+            self._plain_inspected, self._plain_knows = self._inspect(plain, batches), workload.name
+        comparison.plain_inspected = self._plain_inspected
         comparison.inspected = self._inspect(other, batches)
         if self._plan.tie is not None:
-            comparison.verdicts = _verdicts(comparison, self._plan.tie)
+            comparison.verdicts += _verdicts(comparison, comparison.inspected, self._plan.tie)
         for _ in range(self._plan.n_pairs):
-            comparison.pairs.append(self._pair(plain, other, batches))
+            pair = self._pair(plain, other, batches)
+            comparison.pairs.append(pair)
+            if self._plan.tie is not None:
+                comparison.verdicts += _verdicts(comparison, pair.other, self._plan.tie, by_plain=True)
 
     def _inspect(self, runner: Runner, batches: Sequence[Sequence[str]]) -> tuple[Run, ...]:
         runs = []
@@ -194,9 +202,10 @@ class Bench:
         return Pair(tuple(runs[0]), tuple(runs[1]))
 
 
-def _verdicts(comparison: Comparison, tie: float) -> list[Verdict]:
+def _verdicts(comparison: Comparison, runs: Sequence[Run], tie: float, *, by_plain: bool = False) -> list[Verdict]:
+    """Judge what a setting's runs say, which had largest logits noted unless ``by_plain``."""
     return [
-        compare(ours, theirs, epsilon=tie)
-        for plain, other in zip(comparison.plain_inspected, comparison.inspected, strict=True)
+        compare(ours, theirs, epsilon=tie, by_plain=by_plain)
+        for plain, other in zip(comparison.plain_inspected, runs, strict=True)
         for ours, theirs in zip(plain.results, other.results, strict=True)
     ]

@@ -103,23 +103,36 @@ class Report:
         ranked = overall(self.figures)
         if not ranked:
             return f"No speed was measured. {self._outputs()}" if self.figures else "No speed was measured."
+        if not any(setting.types for setting in self.settings):
+            return f"Plain decoding beside itself: {ranked[0][1]:.2f} times as fast, which is noise. {self._outputs()}"
         chosen = best_setting(self.figures, self.settings)[0]
-        label = chosen.label if chosen.types else ranked[0][0]
-        ratio = dict(ranked)[label]
-        best = f"{label} is {ratio:.2f} times as fast as plain decoding"
+        drafting = [setting.label for setting in self.settings if setting.types]
+        first = next((name for name, _ratio in ranked if name in drafting), ranked[0][0])
+        label = chosen.label if chosen.types else first
+        best = f"{label} is {dict(ranked)[label]:.2f} times as fast as plain decoding"
+        if not accepts(label, self.figures):
+            best += " by noise alone (no draft of it was accepted)"
         if len({each.workload for each in self.figures}) >= _SEVERAL:
             best += f" over all workloads ({self._range(label)})"
         if label != AUTO and AUTO in dict(ranked):
             best += f", {AUTO} {dict(ranked)[AUTO]:.2f} times"
-        if not any(setting.types for setting in self.settings):
-            return f"Plain decoding beside itself: {ratio:.2f} times as fast, which is noise. {self._outputs()}"
-        if not accepts(label, self.figures):
-            best += ", which is noise: no draft of it was accepted"
         answer = f"{best}." if chosen.types else f"Leave speculation off: at best, {best}."
         if (n_pairs := min(figures.equal[1] for figures in self.figures)) < _SURE:
             answer += f" That is from {_count(n_pairs, 'pair')} only, and may be noise."
-        ceiling = "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f}."
-        return f"{answer}{self._disturbance()} {self._outputs()}{ceiling}"
+        ceiling = (
+            "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f} ({len(self.curve)} rows at most)."
+        )
+        return f"{answer}{self._memory()}{self._disturbance()} {self._outputs()}{ceiling}"
+
+    def _memory(self) -> str:
+        """Say which settings draft from earlier answers to the same prompts."""
+        sharing = [each.label for each in self.settings if any(given.get("share") for given in each.options.values())]
+        if not sharing:
+            return ""
+        what = (
+            "remembers its earlier answers, so its ratio says" if len(sharing) == 1 else "remember, so their ratios say"
+        )
+        return f" {' and '.join(sharing)} {what} nothing of new prompts."
 
     def _disturbance(self) -> str:
         """Say where the time is far from what acceptance and the cost of decodes come to."""
@@ -179,12 +192,21 @@ class Report:
         )
 
     def _differences(self) -> list[str]:
-        return [
-            f"{made.workload}, prompt {i + 1}, {made.setting.label}: {verdict}{self._tokens(verdict)}"
-            for made in self.comparisons
-            for i, verdict in enumerate(made.verdicts)
-            if verdict.verdict is not Verdict.SAME
-        ]
+        return [line for made in self.comparisons for line in self._differences_of(made)]
+
+    def _differences_of(self, made: Comparison) -> list[str]:
+        """Return a line for each difference; where pairs repeat it, it is counted."""
+        found: dict[tuple[Any, ...], tuple[str, int]] = {}
+        for i, verdict in enumerate(made.verdicts):
+            if verdict.verdict is Verdict.SAME:
+                continue
+            n_pair, n_prompt = divmod(i, sum(len(run.results) for run in made.inspected))
+            key = n_prompt, verdict.verdict, verdict.index, verdict.plain_token, verdict.other_token
+            where = f"prompt {n_prompt + 1}" + (f" in pair {n_pair}" if n_pair else "")
+            line = f"{made.workload}, {where}, {made.setting.label}: {verdict}{self._tokens(verdict)}"
+            first, times = found.get(key, (line, 0))
+            found[key] = first, times + 1
+        return [line if times == 1 else f"{line}, {times} times" for line, times in found.values()]
 
     def _tokens(self, verdict: Any) -> str:
         if verdict.plain_token is None or verdict.other_token is None:

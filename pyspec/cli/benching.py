@@ -15,7 +15,7 @@ from pyspec.bench.engines import EngineLab
 from pyspec.bench.reporting import Report
 from pyspec.bench.session import Session
 from pyspec.bench.suggesting import grid, thread_counts
-from pyspec.cli.probing import N_TIMED, time_decodes
+from pyspec.cli.probing import time_decodes
 from pyspec.config import ContextConfig, default_threads
 from pyspec.errors import ConfigError
 from pyspec.llama import Model
@@ -24,6 +24,7 @@ from pyspec.speculation.config import AUTO
 from pyspec.speculation.detection import drafter_for
 
 _MIB = 1 << 20
+_N_TIMED = 17  # rows: the longest draft of auto, and the token before it
 
 
 def lab_of(
@@ -51,7 +52,7 @@ def lab_of(
             f"trained on {trained}. Use shorter ones, or give --ctx-size if it can do more."
         )
         raise ConfigError(msg)
-    return EngineLab(model, draft_model, sizes, n_slots=n_slots, longest=longest, n_tokens=n_tokens, n_outputs=N_TIMED)
+    return EngineLab(model, draft_model, sizes, n_slots=n_slots, longest=longest, n_tokens=n_tokens, n_outputs=_N_TIMED)
 
 
 def usual_settings(draft_model: Model | None, *, searches: bool) -> list[Setting]:
@@ -66,10 +67,10 @@ def curve_of(lab: EngineLab, progress: Callable[[float], None] | None) -> list[f
     """Return t(1), t(2), ..., relative to t(1), from an empty memory."""
     runner = lab.open(PLAIN)
     try:
-        timing = runner.engine.call(lambda workshop: time_decodes(workshop.context, progress=progress))
+        timed = runner.engine.call(lambda shop: time_decodes(shop.context, longest=_N_TIMED, progress=progress))
     finally:
         runner.close()
-    return list(timing.relative)
+    return list(timed.relative)
 
 
 def thread_counts_here() -> list[int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pyspec.cli.grouping import command
+
+if TYPE_CHECKING:
+    from pyspec.trace import Trace
 
 __all__ = ["app"]
 
@@ -28,17 +31,27 @@ def explain(
     rounds: Annotated[bool, typer.Option("--rounds/--no-rounds", help="Whether to list the rounds.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say for each round what was expected of it and what came, and add that up."""
-    from pyspec.trace import read_trace  # noqa: PLC0415 - --help does without
+    """Say for each round what was expected of it and what came, and add that up; of each run if it has several."""
+    from pyspec.trace import read_traces  # noqa: PLC0415 - --help does without
+    from pyspec.trace.explain import totals  # noqa: PLC0415
+
+    runs = read_traces(file)
+    if as_json:
+        found = [{"rounds": run.rounds if rounds else [], "totals": totals(run).to_dict()} for run in runs]
+        typer.echo(json.dumps({"runs": found} if len(found) > 1 else found[0]))
+        return
+    for i, run in enumerate(runs, 1):
+        if len(runs) > 1:
+            typer.echo(f"run {i} of {len(runs)}")
+        _explain(run, rounds=rounds)
+
+
+def _explain(run: Trace, *, rounds: bool) -> None:
     from pyspec.trace.explain import round_lines, summary_lines, totals  # noqa: PLC0415
 
-    found = read_trace(file)
-    if as_json:
-        typer.echo(json.dumps({"rounds": found.rounds if rounds else [], "totals": totals(found).to_dict()}))
-        return
-    for line in round_lines(found) if rounds else ():
+    for line in round_lines(run) if rounds else ():
         typer.echo(line)
-    for line in summary_lines(totals(found)):
+    for line in summary_lines(totals(run)):
         typer.echo(line)
-    if found.end is None:
+    if run.end is None:
         typer.echo("the run was broken off: its trace has no end line")

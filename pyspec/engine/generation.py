@@ -7,6 +7,7 @@ import math
 import os
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from pyspec.engine.text import TextStream
 from pyspec.errors import BusyError, ForkedError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
+
+_MOMENT = 1.0  # second: longer than almost every round
 
 Cancel = Callable[[Request], bool]
 """Ends a request; returns whether an ``Ended`` will come."""
@@ -122,7 +125,9 @@ class Reply:
         if not self._is_observed:
             self._is_observed = True
             if self._observer is not None:
-                self._observer.begin(self._info)
+                observer, self._observer = self._observer, None  # one that fails here has no run that could end
+                observer.begin(self._info)
+                self._observer = observer
 
     def _end(self, event: Ended) -> Chunk | None:
         self.is_over = True
@@ -223,6 +228,14 @@ class Mailbox(Events):
             self._signals.put(None)  # a signal handler may be taking this while its thread waits below it
         return event
 
+    def settle(self) -> None:
+        """Wait for the last event of a request that was cancelled, which has its counters; not for longer than that."""
+        if self._pid == os.getpid() and threading.current_thread() is not self._sender:
+            until = time.monotonic() + _MOMENT
+            with contextlib.suppress(queue.Empty):
+                while self._last is None and (left := until - time.monotonic()) > 0:
+                    self._signals.get(timeout=left)
+
     def _wait(self) -> None:
         if self._pid != os.getpid():
             msg = "This stream was begun before fork(); its engine works in the parent process."
@@ -266,7 +279,11 @@ class Generation(Iterator[Chunk]):
                     return chunk
         except BaseException as error:
             self._forgetting.detach()
-            leave(self._request, self._reply, self._mailbox, self._cancel, finish_of(error))
+            try:
+                if finish_of(error) is Finish.CANCELLED and self._cancel(self._request):
+                    self._mailbox.settle()
+            finally:
+                leave(self._request, self._reply, self._mailbox, self._cancel, finish_of(error))
             raise
         finally:
             self._turn.release()

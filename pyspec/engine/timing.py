@@ -28,6 +28,7 @@ _LONGER = 1.15  # a pass in a deeper memory
 _APART = 32  # positions between decodes that are compared
 _WIDE = 4  # rows from which a position's cost shows
 _LEAST_OF_FEWER, _MOST_OF_SINGLE = 0.75, 1.5  # of fewer rows, and of as many single ones
+_ALIKE = 1.15  # times the least
 _MUCH_QUICKER, _MOSTLY = 0.9, 0.8  # of what must have taken longer, and how often that may be
 
 
@@ -39,23 +40,29 @@ class DecodeTimes(NamedTuple):
         turn: Seconds that a decode takes longer after one with another number of entries.
         attention: What a position costs.
         steady: Hardly any decode was quicker than one of as many rows in a memory that was less deep.
+        alike: Rows whose decodes took nearly the same each time.
     """
 
     rows: dict[int, float]
     turn: float
     attention: Attention
     steady: bool = True
+    alike: frozenset[int] = frozenset()
 
     @property
     def disturbed(self) -> bool:
-        """Whether they cannot be right: not steady, more rows that take much less, or much more than one by one."""
+        """Whether they cannot be right: not steady, more rows that take much less, or much more than one by one.
+
+        Fewer rows that take longer each time are no disturbance: some kernels are made for other numbers of rows.
+        """
         one, longest = self.rows.get(1, 0.0), 0.0
         if not self.steady:
             return True
         for n, seconds in sorted(self.rows.items()):
             if seconds < _LEAST_OF_FEWER * longest or seconds > _MOST_OF_SINGLE * n * one > 0.0:
                 return True
-            longest = max(longest, seconds)
+            if n not in self.alike:
+                longest = max(longest, seconds)
         return False
 
 
@@ -154,16 +161,19 @@ def _reckoned(timed: Sequence[_Timed]) -> DecodeTimes:
     alone = _slope([one for one in timed if one.n_rows == 1 and not one.turned])
     attention = Attention.believed(alone, each)
     least: dict[tuple[int, bool], float] = {}
+    found: dict[int, list[float]] = {}
     for n, depth, turned, seconds in timed:
         bare = max(seconds / 2, seconds - attention.seconds(n, depth))
         least[n, turned] = min(bare, least.get((n, turned), bare))
+        found.setdefault(n, []).append(bare)
     again = least.get((1, False), 0.0)
     turn = max(0.0, least.get((1, True), 0.0) - again) if again else 0.0
     rows: dict[int, float] = {}
     for (n, turned), seconds in least.items():
         seconds_again = without_turn(seconds, turn) if turned else seconds
         rows[n] = min(seconds_again, rows.get(n, seconds_again))
-    return DecodeTimes(rows, turn, attention, _are_steady(timed))
+    alike = (n for n, each_time in found.items() if len(each_time) > 1 and max(each_time) <= _ALIKE * min(each_time))
+    return DecodeTimes(rows, turn, attention, _are_steady(timed), frozenset(alike))
 
 
 def _slope(timed: Sequence[_Timed]) -> float:

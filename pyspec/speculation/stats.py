@@ -153,6 +153,11 @@ class GenerationStats:
         return self.n_accepted / self.n_drafted if self.n_drafted else 0.0
 
     @property
+    def acceptance_length(self) -> float:
+        """Tokens emitted per round, the bonus or recovered one included; 0 without rounds."""
+        return self.n_emitted / self.n_rounds if self.n_rounds else 0.0
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens per second after the first one."""
         total = self.seconds.get("total", 0.0)
@@ -172,7 +177,7 @@ class GenerationStats:
             "n_checkpoint_bytes": self.n_checkpoint_bytes,
             "n_replays": self.n_replays,
             "acceptance": self.acceptance,
-            "acceptance_length": self.n_emitted / self.n_rounds if self.n_rounds else 0.0,
+            "acceptance_length": self.acceptance_length,
             "lengths": {str(length): count for length, count in sorted(self.lengths.items())},
             "tokens_per_second": self.tokens_per_second,
             "queue_seconds": self.queue_seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspec.trace.compare import TIE_EPSILON, Comparison, Verdict, compare
-from pyspec.trace.reader import Trace, read_trace
+from pyspec.trace.reader import Trace, read_trace, read_traces
 from pyspec.trace.writer import TraceWriter
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "Verdict",
     "compare",
     "read_trace",
+    "read_traces",
 ]

@@ -43,6 +43,7 @@ class Comparison:
             among its largest.
         other_gap: By how much the other run preferred its token.
         epsilon: Gaps below this are ties.
+        by_plain: The plain run's logits alone were looked at.
     """
 
     verdict: Verdict
@@ -52,6 +53,7 @@ class Comparison:
     plain_gap: float | None = None
     other_gap: float | None = None
     epsilon: float = TIE_EPSILON
+    by_plain: bool = False
 
     def __str__(self) -> str:
         if self.verdict is Verdict.SAME:
@@ -59,14 +61,22 @@ class Comparison:
         if self.plain_token is None:
             return f"NO, one run ends before token {self.index}, where the other goes on"
         gaps = f"{_number(self.plain_gap)} (plain) and {_number(self.other_gap)} (speculative) logits apart"
+        if self.by_plain:
+            gaps = f"{_number(self.plain_gap)} logits apart (plain)"
         where = f"token {self.index}: {self.plain_token} (plain) and {self.other_token} (speculative) are {gaps}"
         if self.verdict is Verdict.TIE:
             return f"a tie at {where}; below {self.epsilon:g} either is right"
         return f"NO, {where}; that is more than rounding ({self.epsilon:g})"
 
 
-def compare(plain: Result, other: Result, *, epsilon: float = TIE_EPSILON) -> Comparison:
-    """Compare a run with the plain one; both generated with ``n_top`` of at least 2.
+def compare(plain: Result, other: Result, *, epsilon: float = TIE_EPSILON, by_plain: bool = False) -> Comparison:
+    """Compare a run with the plain one; both generated at temperature 0, with ``n_top`` of at least 2.
+
+    Args:
+        plain: The plain run.
+        other: The other one.
+        epsilon: Gaps below this are ties.
+        by_plain: Judge by the logits of the plain run alone; the other one needs no ``n_top``.
 
     Raises:
         ConfigError: The prompts differ, or a run has no ``top``.
@@ -79,12 +89,14 @@ def compare(plain: Result, other: Result, *, epsilon: float = TIE_EPSILON) -> Co
         same = len(plain.tokens) == len(other.tokens)
         shorter = min(len(plain.tokens), len(other.tokens))
         return Comparison(Verdict.SAME if same else Verdict.DIFFERENT, None if same else shorter, epsilon=epsilon)
-    if len(plain.top) <= index or len(other.top) <= index:
+    if len(plain.top) <= index or (len(other.top) <= index and not by_plain):
         raise ConfigError("To explain a difference both runs need n_top=2 or more.")
     ours, theirs = plain.tokens[index], other.tokens[index]
-    gaps = (_gap(plain.top[index], ours, theirs), _gap(other.top[index], theirs, ours))
-    tie = all(gap is not None and gap < epsilon for gap in gaps)
-    return Comparison(Verdict.TIE if tie else Verdict.DIFFERENT, index, ours, theirs, *gaps, epsilon=epsilon)
+    gaps = (_gap(plain.top[index], ours, theirs), None if by_plain else _gap(other.top[index], theirs, ours))
+    tie = all(gap is not None and gap < epsilon for gap in (gaps[:1] if by_plain else gaps))
+    return Comparison(
+        Verdict.TIE if tie else Verdict.DIFFERENT, index, ours, theirs, *gaps, epsilon=epsilon, by_plain=by_plain
+    )
 
 
 def _gap(top: TopTokens, chosen: int, rejected: int) -> float | None:

@@ -23,9 +23,10 @@ class Totals:
         n_drafted: Tokens drafted.
         n_accepted: Those that stood.
         seconds: What the rounds took.
-        plain_seconds: What one token takes without drafts: as the rounds without drafts show, on average because that
-            is what all rounds are measured by; where they are few, as was expected. None when neither tells.
-        n_plain_rounds: How many rounds without drafts tell it; 0 when it is what was expected.
+        plain_seconds: What one token takes without drafts: as the rounds without drafts show, less what drafters took
+            that were asked in vain, on average because that is what all rounds are measured by; where they are few, as
+            was expected. None when neither tells.
+        n_plain_rounds: How many rounds without drafts tell it; 0 when they are too few.
         expected_tokens: What was expected, of the rounds that had expectations; likewise what follows.
         expected_seconds: See above.
         expected_plain_seconds: What these rounds would have taken without drafts, for a token of each sequence.
@@ -92,11 +93,11 @@ def totals(trace: Trace) -> Totals:
     """Add up the rounds of a trace."""
     rounds = trace.rounds[1:]
     drafted = [line for line in rounds if line["draft"]]
-    plain = [line["seconds"].get("total", 0.0) for line in rounds if not line["draft"]]
+    asks = trace.run.get("spec", {}).get("types") not in ([], ["none"])
+    plain = [_plain_seconds(line["seconds"], asks=asks) for line in rounds if not line["draft"]]
     expected = [line["expected"] for line in rounds if _expectation(line)]
-    plain_seconds, n_plain = statistics.fmean(plain) if plain else None, len(plain)
-    if n_plain < _FEW and expected:
-        plain_seconds, n_plain = statistics.fmean(each["plain_seconds"] for each in expected), 0
+    few = len(plain) < _FEW
+    told = [each["plain_seconds"] for each in expected] if few else plain
     tried = [line for line in rounds if (each := _expectation(line)) and each.get("explores")]
     return Totals(
         n_rounds=len(rounds),
@@ -105,8 +106,8 @@ def totals(trace: Trace) -> Totals:
         n_drafted=sum(len(line["draft"]) for line in rounds),
         n_accepted=sum(line["accepted"] for line in rounds),
         seconds=sum(line["seconds"].get("total", 0.0) for line in rounds),
-        plain_seconds=plain_seconds,
-        n_plain_rounds=n_plain,
+        plain_seconds=statistics.fmean(told) if told else None,
+        n_plain_rounds=0 if few else len(plain),
         expected_tokens=sum(each["tokens"] for each in expected),
         expected_seconds=sum(each["seconds"] for each in expected),
         expected_plain_seconds=sum(each["plain_seconds"] for each in expected),
@@ -114,6 +115,11 @@ def totals(trace: Trace) -> Totals:
         explored_seconds=sum(line["seconds"].get("total", 0.0) for line in tried),
         n_tries=len(tried),
     )
+
+
+def _plain_seconds(seconds: dict[str, float], *, asks: bool) -> float:
+    """Return what a round without a draft would have taken if no drafter had been asked."""
+    return seconds.get("total", 0.0) - (seconds.get("draft", 0.0) if asks else 0.0)
 
 
 def round_lines(trace: Trace) -> Iterator[str]:
@@ -168,8 +174,9 @@ def summary_lines(found: Totals) -> list[str]:
         took = f"{_ms(found.plain_seconds or 0.0)} a token, {source}"
         word = "measured" if n_plain else "about"
         lines.append(f"{word} {found.speedup:.2f} times plain decoding ({took})")
+    elif found.n_drafted_rounds:
+        lines.append("what plain decoding takes is not known: too few rounds were without a draft; pyspec bench tells")
     if found.n_tries:
-        lines.append(
-            f"{found.n_tries} of the rounds tried something, such as another length; that may lose 1% of the time"
-        )
+        what = f"{found.n_tries} of the rounds tried something, such as another length"
+        lines.append(f"{what}; at most 1% of the time is lost by that")
     return lines

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pyspec.errors import TraceError
 from pyspec.files import require_path
 from pyspec.trace.writer import VERSION
 
-_NUMBER = (int, float)
 _KEYS: dict[str, dict[str, type]] = {
     "run": {
         "type": str,
@@ -41,18 +42,13 @@ _KEYS: dict[str, dict[str, type]] = {
     },
     "end": {"type": str, "seq": int, "finish": str, "stats": dict},
 }
-_EXPECTED = {
-    "drafter": (str, type(None)),
-    "length": int,
-    "tokens": _NUMBER,
-    "seconds": _NUMBER,
-    "plain_seconds": _NUMBER,
-}
+_EXPECTED = {"drafter": (str, type(None)), "length": int}
+_EXPECTED_NUMBERS = ("tokens", "seconds", "plain_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace that was read and checked.
+    """The trace of a run that was read and checked.
 
     Attributes:
         run: The first line.
@@ -71,15 +67,37 @@ class Trace:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace and check that its rounds fit together.
+    """Read the trace of one run and check that its rounds fit together.
 
     A last line that was not finished, because the run was killed while it was written, does not count.
 
     Raises:
         ConfigError: ``path`` is no path.
-        TraceError: It cannot be read, or a line contradicts the format or the line before; the message has its
-            number.
+        TraceError: It cannot be read, it is of several runs, or a line contradicts the format or the line before; the
+            message has its number.
     """
+    first, *others = read_traces(path)
+    if others:
+        msg = f"The trace {path} is of {1 + len(others)} runs; read_traces reads them all."
+        raise TraceError(msg)
+    return first
+
+
+def read_traces(path: str | os.PathLike[str]) -> list[Trace]:
+    """Read the traces of several runs, one after the other in a file; see ``read_trace``.
+
+    Raises:
+        ConfigError, TraceError: As in ``read_trace``.
+    """
+    parsed = [_parsed(number, line) for number, line in enumerate(_lines(path), 1)]
+    if not parsed or parsed[0]["type"] != "run":
+        msg = f"The trace {path} does not begin with a run line."
+        raise TraceError(msg)
+    starts = [i for i, line in enumerate(parsed) if line["type"] == "run"]
+    return [_checked(parsed[start:end], start + 1) for start, end in pairwise([*starts, len(parsed)])]
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
     file = require_path("path", path)
     if file.is_char_device():
         msg = f"{file} is a device, not a trace."
@@ -95,14 +113,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     lines = text.splitlines()
     if len(lines) > 1 and not text.endswith("\n"):
         del lines[-1]
-    parsed = [_parsed(number, line) for number, line in enumerate(lines, 1)]
-    if not parsed or parsed[0]["type"] != "run":
-        msg = f"The trace {file} does not begin with a run line."
-        raise TraceError(msg)
-    end = parsed[-1] if parsed[-1]["type"] == "end" else None
-    rounds = parsed[1:-1] if end is not None else parsed[1:]
-    _check_rounds(parsed[0], rounds)
-    return Trace(parsed[0], rounds, end)
+    return lines
 
 
 def _parsed(number: int, line: str) -> dict[str, Any]:
@@ -130,27 +141,35 @@ def _has(value: dict[str, Any], keys: Mapping[str, Any]) -> bool:
 
 def _check_times(number: int, line: dict[str, Any]) -> None:
     """Check what a round took and what was expected of it, which older traces and drafters by name have not."""
-    expected = line.get("expected")
-    timed = all(isinstance(seconds, _NUMBER) for seconds in line["seconds"].values())
-    if not timed or not (expected is None or (isinstance(expected, dict) and _has(expected, _EXPECTED))):
+    expected, numbers = line.get("expected"), list(line["seconds"].values())
+    known = expected is None or (isinstance(expected, dict) and _has(expected, _EXPECTED))
+    if known and expected is not None:
+        numbers += [expected.get(key) for key in _EXPECTED_NUMBERS]
+    if not known or not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         msg = f"Line {number} of the trace has seconds or expectations that are none."
         raise TraceError(msg)
 
 
-def _check_rounds(run: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+def _checked(lines: list[dict[str, Any]], first: int) -> Trace:
+    """Return a run, whose first line has this number."""
+    run, *rounds = lines
+    end = rounds.pop() if rounds and rounds[-1]["type"] == "end" else None
     if not run["prompt_tokens"]:
-        msg = "Line 1 of the trace has no prompt tokens."
+        msg = f"Line {first} of the trace has no prompt tokens."
         raise TraceError(msg)
     position, pending = len(run["prompt_tokens"]) - 1, run["prompt_tokens"][-1]
     for i, line in enumerate(rounds):
-        accepted, emitted = line["accepted"], line["emitted"]
-        consistent = (
-            line["type"] == "round"
-            and (line["i"], line["pos"], line["pending"]) == (i, position, pending)
-            and len(emitted) == accepted + 1 > 0
-            and emitted[:accepted] == line["draft"][:accepted]
-        )
-        if not consistent:
-            msg = f"Line {i + 2} of the trace does not follow from the line before."
+        if line["type"] != "round" or not _follows(line, i, position, pending):
+            msg = f"Line {first + 1 + i} of the trace does not follow from the line before."
             raise TraceError(msg)
-        position, pending = position + len(emitted), emitted[-1]
+        position, pending = position + len(line["emitted"]), line["emitted"][-1]
+    return Trace(run, rounds, end)
+
+
+def _follows(line: dict[str, Any], i: int, position: int, pending: object) -> bool:
+    accepted, emitted = line["accepted"], line["emitted"]
+    return (
+        (line["i"], line["pos"], line["pending"]) == (i, position, pending)
+        and len(emitted) == accepted + 1 > 0
+        and emitted[:accepted] == line["draft"][:accepted]
+    )

@@ -22,6 +22,8 @@ VERSION = 1
 class TraceWriter:
     """An ``Observer`` that writes each round as it happens, so that a trace survives a crash.
 
+    It may follow several runs, one after the other, as ``generate_many`` shows them.
+
     Args:
         path: The file; it is replaced.
 
@@ -39,10 +41,18 @@ class TraceWriter:
             msg = f"The trace {file} cannot be written: {error.strerror}."
             raise TraceError(msg) from None
         self._n_rounds = 0
+        self._follows = False  # a run that has not ended
 
     def begin(self, info: RunInfo) -> None:
-        """Write the run line."""
-        self._n_rounds = 0
+        """Write the run line.
+
+        Raises:
+            TraceError: The run before has not ended, or the line cannot be written.
+        """
+        if self._follows:
+            msg = f"The trace {self._file.name} is of a run that has not ended; use a writer for each of them."
+            raise TraceError(msg)
+        self._n_rounds, self._follows = 0, True
         self._write(
             {
                 "type": "run",
@@ -63,6 +73,7 @@ class TraceWriter:
 
     def end(self, result: Result) -> None:
         """Write the end line."""
+        self._follows = False
         stats = {**result.stats.to_dict(), "drafters": {name: s.to_dict() for name, s in result.drafters.items()}}
         finish = result.finish.value if result.finish else "error"
         self._write({"type": "end", "seq": 0, "finish": finish, "stats": stats})

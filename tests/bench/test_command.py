@@ -30,7 +30,7 @@ def test_reports(run: Run, target_path: Path, prompts: Path, tmp_path: Path) -> 
     )  # fmt: skip
     assert (ran.code, ran.err) == (0, "")
     assert "times as fast as plain decoding" in ran.out
-    assert "2 same" in ran.out
+    assert "4 same" in ran.out
     report = json.loads(files["json"].read_text(encoding="utf-8"))
     suffix, none = report["figures"]
     assert (suffix["workload"], suffix["setting"], none["setting"]) == ("mine", "suffix:n_match=1:factor=4", "none")

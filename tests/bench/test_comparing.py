@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from pyspec.bench import Bench, Plan, Workload, figures_of, parse_setting
@@ -121,3 +123,27 @@ def test_a_check_explains_the_first_difference(tie: float, expected: Verdict) ->
     assert first.verdict is Verdict.SAME
     assert (second.index, second.plain_token, second.other_token) == (2, RIVAL_OF, RIVAL)
     assert (second.plain_gap, second.other_gap, second.verdict) == (0.5, 0.5, expected)
+
+
+@pytest.mark.parametrize(("tie", "expected"), [(0.1, Verdict.DIFFERENT), (0.75, Verdict.TIE)])
+def test_a_check_looks_at_all_runs(tie: float, expected: Verdict) -> None:
+    """The first one, which is inspected, says what plain decoding says."""
+    calls = itertools.count()
+    lab = FakeLab({"suffix": Script(answer=lambda _prompt: [1, 2, RIVAL if next(calls) else RIVAL_OF, 4, 1])})
+    comparison = Bench(lab, [Workload("one", ("a",))], Plan(n_tokens=5, n_pairs=2, tie=tie)).run([SUFFIX])[0]
+    assert [each.verdict for each in comparison.verdicts] == [Verdict.SAME, expected, expected]
+    assert (comparison.verdicts[1].plain_gap, comparison.verdicts[1].other_gap) == (0.5, None)
+    assert figures_of(comparison).verdicts[expected.value] == 2
+
+
+def test_both_have_answered_the_same_before_each_pair() -> None:
+    lab = FakeLab({"suffix": Script(), "none": Script()})
+    settings, plan = [SUFFIX, parse_setting("none")], Plan(n_tokens=5, n_pairs=1)
+    one, two = Workload("one", ("a",)), Workload("two", ("b",))
+    Bench(lab, [one, two], plan).run(settings)
+    assert lab.log == ["plain?", "suffix?", "plain", "suffix"] * 2 + ["plain?", "none?", "plain", "none"] * 2
+    assert len(lab.log) == plan.n_runs([one, two], 2)
+    lab.log.clear()
+    Bench(lab, [one], plan).run(settings)
+    assert lab.log == ["plain?", "suffix?", "plain", "suffix", "none?", "plain", "none"]
+    assert len(lab.log) == plan.n_runs([one], 2)

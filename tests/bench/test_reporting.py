@@ -41,7 +41,7 @@ def test_a_time_that_nothing_explains_was_disturbed() -> None:
     """Nothing was drafted, and yet it took half the time."""
     head = report(Script((0.5,)), curve=(1.0, 1.25)).headline()
     assert "SOMETHING DISTURBED IT (suffix on one: 2.00, expected 1.00)" in head
-    assert head.endswith("The ceiling here is 1.60.")
+    assert head.endswith("The ceiling here is 1.60 (2 rows at most).")
 
 
 def test_the_headline_says_to_turn_it_off() -> None:
@@ -54,10 +54,29 @@ def test_without_an_accepted_draft_a_gain_is_noise(n_drafted: int) -> None:
     lucky = report(Script((0.5,), n_drafted=n_drafted))
     lucky.suggests = True
     assert lucky.headline().startswith(
-        "Leave speculation off: at best, suffix is 2.00 times as fast as plain decoding over all workloads "
-        "(2.00 on <two>, 2.00 on one), which is noise: no draft of it was accepted."
+        "Leave speculation off: at best, suffix is 2.00 times as fast as plain decoding by noise alone "
+        "(no draft of it was accepted) over all workloads (2.00 on <two>, 2.00 on one)."
     )
     assert lucky.suggestion() == ["--spec-type", "none"]
+
+
+def test_the_noise_is_of_the_setting_that_is_named() -> None:
+    settings = [parse_setting("none"), parse_setting("auto")]
+    lab = FakeLab({"none": Script((0.9,)), "auto": Script((1.25,), n_drafted=2, n_accepted=1)})
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3))
+    session.run(settings)
+    head = Report({}, session.comparisons, settings).headline()
+    assert head.startswith("Leave speculation off: at best, auto is 0.80 times as fast as plain decoding over all")
+    assert "noise" not in head
+
+
+def test_what_remembers_answers_is_warned_of() -> None:
+    settings = [parse_setting("suffix:share=true"), parse_setting("ngram-mod:share=false")]
+    lab = FakeLab({"suffix:share=true": GAINS})
+    session = Session(lab, WORKLOADS, Plan(n_tokens=5, n_pairs=3))
+    session.run(settings)
+    head = Report({}, session.comparisons, settings).headline()
+    assert " suffix:share=true remembers its earlier answers, so its ratio says nothing of new prompts." in head
 
 
 def test_luck_does_not_hide_what_gains() -> None:
@@ -112,13 +131,13 @@ def test_differences_are_counted_and_explained() -> None:
     assert "equal in 9 of 12 pairs; --check" in unchecked.headline()
     assert (unchecked.has_difference, unchecked.differences) == (False, [])
     tied = report(Script(answer=rival), tie=0.75)
-    assert "equal but for 1 tie." in tied.headline()
+    assert "equal but for 4 ties." in tied.headline()  # in the inspected run and in each pair
     assert not tied.has_difference
     different = report(Script(answer=rival), tie=0.25)
     assert "OUTPUTS DIFFER" in different.headline()
     assert different.has_difference
     (line,) = different.differences
-    for words in ("<two>, prompt 2, suffix", "token 2", "0.5000", "'<3>' and '<99>'"):
+    for words in ("<two>, prompt 2, suffix", "token 2", "0.5000", "'<3>' and '<99>'", ", 4 times"):
         assert words in line
 
 

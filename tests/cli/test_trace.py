@@ -122,3 +122,13 @@ def test_a_file_that_is_not_there_is_an_error(run: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert "missing cannot be read" in ran.err
     assert run("trace", "explain", tmp_path).code == 2
+
+
+def test_several_runs_are_explained_in_turn(generate: Run, run: Run, tmp_path: Path) -> None:
+    path = traced(generate, tmp_path)
+    path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    out = run("trace", "explain", path, "--no-rounds").out
+    first, second = out.removeprefix("run 1 of 2\n").split("run 2 of 2\n")
+    assert first == second
+    report: dict[str, Any] = json.loads(run("trace", "explain", path, "--json").out)
+    assert report["runs"][0] == report["runs"][1]

@@ -115,6 +115,7 @@ def test_nothing_is_lost_when_an_observer_raises(open_zoo: OpenZoo, error: type[
         assert partial.text
         assert whole.text.startswith(partial.text.rstrip("\ufffd"))
         assert partial.finish is (pyspec.Finish.CANCELLED if error is KeyboardInterrupt else pyspec.Finish.ERROR)
+        assert list(partial.drafters) == (["draft-simple"] if error is KeyboardInterrupt else [])
         assert one.generate(LONG[:20], max_tokens=40).tokens == whole.tokens
 
 

@@ -190,6 +190,19 @@ def test_times_that_cannot_be_right_are_found_out(rows: dict[int, float], distur
     assert DecodeTimes(rows, 0.0, Attention()).disturbed is disturbed
 
 
+@pytest.mark.parametrize(("slower", "disturbed"), [((1.0, 1.0, 1.0), False), ((1.0, 1.4, 1.4), True)])
+def test_fewer_rows_may_take_longer_if_they_always_do(
+    slower: tuple[float, ...],
+    disturbed: bool,  # noqa: FBT001
+) -> None:
+    """Some kernels are made for 9 rows and not for 8."""
+    seconds = {1: 10, 2: 15, 3: 18, 4: 20, 5: 24, 8: 40, 9: 27, 16: 45}
+    target = timed(lambda n, i: 1e-5 * seconds.get(n, 50) * (slower[max(0, i - 1) // N_PASS % 3] if n == 8 else 1.0))
+    times = measured_rows(target, clock=target.clock)
+    assert times.rows[8] > times.rows[9]
+    assert times.disturbed is disturbed
+
+
 @pytest.mark.parametrize("point", ["decode", "half-decoded", "decoded"])
 @pytest.mark.parametrize("at", [0, 1, 5, 1 + N_PASS])
 def test_memory_is_empty_when_a_decode_fails(point: str, at: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspec.engine.result import Result, RunInfo
 from pyspec.errors import TraceError
 from pyspec.speculation import Candidates, Draft, Finish, Outcome, Proposal
-from pyspec.trace import Trace, TraceWriter, read_trace, writer
+from pyspec.trace import Trace, TraceWriter, read_trace, read_traces, writer
 from tests.fakes import HashLogits
 from tests.playing import DraftModelSpec, ScriptedSpec, Table
 from tests.reference import Request
@@ -263,3 +263,63 @@ def test_a_line_that_was_not_finished_does_not_count(tmp_path: Path, n_left: int
     path.write_text("\n".join([*lines[:4], lines[4][:n_left]]), encoding="utf-8")
     trace: Trace = read_trace(path)
     assert (len(trace.rounds), trace.end) == (3, None)
+
+
+def write_runs(path: Path, *n_tokens: int) -> None:
+    """Trace some generations, one after the other."""
+    with TraceWriter(path) as trace:
+        for n in n_tokens:
+            request = Request(HashLogits(3, 8), 8, (1, 2), max_tokens=n)
+            list(generation(workplace(Table([request])), request, observer=trace))
+
+
+def test_several_runs_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_runs(path, 2, 1, 3)
+    assert [len(run.emitted) for run in read_traces(path)] == [2, 1, 3]
+    assert all(run.end is not None for run in read_traces(path))
+    with pytest.raises(TraceError, match="of 3 runs; read_traces"):
+        read_trace(path)
+
+
+def test_runs_that_were_broken_off_among_others(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_runs(path, 2, 3)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    del lines[3]  # the first one's end
+    path.write_text("".join(lines), encoding="utf-8")
+    assert [run.end is None for run in read_traces(path)] == [True, False]
+
+
+@pytest.mark.parametrize(("number", "wrong"), [(2, 3), (3, 4), (4, 4), (6, 7), (7, 8), (8, 8)])
+def test_a_line_in_the_wrong_place_is_named_by_its_number(tmp_path: Path, number: int, wrong: int) -> None:
+    """Of two runs of two rounds each; a line's copy follows nothing, and nothing follows an end."""
+    path = tmp_path / "t"
+    write_runs(path, 2, 2)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines.insert(number, lines[number - 1])
+    path.write_text("".join(lines), encoding="utf-8")
+    with pytest.raises(TraceError, match=f"Line {wrong} of the trace"):
+        read_traces(path)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", '"1"', "null"])
+@pytest.mark.parametrize("key", ["tokens", "seconds", "plain_seconds"])
+def test_what_was_expected_are_numbers(tmp_path: Path, key: str, number: str) -> None:
+    expected = {"drafter": None, "length": 0, "tokens": 1, "seconds": 1, "plain_seconds": 1, "explores": False}
+    path = broken(tmp_path, {"expected": {**expected, key: "ODD"}}, 4)
+    path.write_text(path.read_text(encoding="utf-8").replace('"ODD"', number), encoding="utf-8")
+    with pytest.raises(TraceError, match=r"Line 4 .* seconds or expectations"):
+        read_trace(path)
+
+
+def test_runs_beside_each_other_need_writers_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with TraceWriter(path) as trace:
+        first, second = (Request(HashLogits(3, 8), 8, (1, 2), max_tokens=3) for _ in range(2))
+        running = generation(workplace(Table([first])), first, observer=trace)
+        next(running)
+        with pytest.raises(TraceError, match="has not ended; use a writer for each"):
+            list(generation(workplace(Table([second])), second, observer=trace))
+        list(running)
+    assert len(read_trace(path).emitted) == 3
