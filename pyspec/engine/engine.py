@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 _MOST_QUEUED = 1 << 20
 _N_PREFILL = 128
 _MOST_BYTES = 1 << 50
@@ -107,7 +109,7 @@ class Engine:
         prefill = min(_N_PREFILL, n_ubatch) if n_prefill is None else require_int("n_prefill", n_prefill, 1, 1 << 20)
         plan = Plan(model, self.speculation, self.context_config, n_slots, min(prefill, n_ubatch), n_keep, cache_bytes)
         self._worker = Worker(plan.build, self.n_slots + self.n_queue)
-        self._closing = weakref.finalize(self, self._worker.close)
+        self._closing = weakref.finalize(self, _close_quietly, self._worker)
         self._admission = self._worker.call(
             lambda workshop: admission_of(workshop, self.speculation, shifts=n_keep is not None)
         )
@@ -285,9 +287,15 @@ class Engine:
 
         Args:
             finish: Let the requests that run or wait come to their end first, instead of cancelling them.
+
+        Raises:
+            NgramFileError: What drafters learned could not be saved. All is freed nevertheless.
+            Exception: What a drafter of others raised when it was closed.
         """
-        self._worker.close(finish=require_bool("finish", finish))
+        complaint = self._worker.close(finish=require_bool("finish", finish))
         self._closing.detach()
+        if complaint is not None:
+            raise complaint
 
     def __enter__(self) -> Engine:
         return self
@@ -295,7 +303,11 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # which counts more than what may go wrong here
+            _close_quietly(self._worker)
+            self._closing.detach()
 
     def _start(self, prompt: Prompt, settings: Settings, *, wakes: bool) -> Generation:
         mailbox = Mailbox(wakes=wakes, sender=self._worker.thread)
@@ -306,6 +318,13 @@ class Engine:
         reply = Reply(request, info, self._admission.piece, observer)
         self._worker.submit(request)
         return Generation(request, reply, mailbox, self._worker.cancel)
+
+
+def _close_quietly(worker: Worker) -> None:
+    """Close where nobody would hear of an error."""
+    complaint = worker.close()
+    if complaint is not None:
+        _logger.error("An engine was closed, and something in it complained.", exc_info=complaint)
 
 
 @contextlib.contextmanager

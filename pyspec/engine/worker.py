@@ -88,6 +88,7 @@ class Worker:
         self._n_open_max = n_open_max
         self._stopping = False
         self._failure: BaseException | None = None
+        self._complaint: Exception | None = None  # of what was freed
         self._pid = os.getpid()
         self._opened: Future[Workshop] = Future()
         self.thread = threading.Thread(target=self._run, args=(open_workshop,), name="pyspec-engine", daemon=True)
@@ -150,10 +151,14 @@ class Worker:
             self._inbox.put(_Call(self, function, future))
         return future.result()
 
-    def close(self, *, finish: bool = False) -> None:
-        """Stop. Requests that run or wait are cancelled, or finished first. May be called again, from any thread."""
+    def close(self, *, finish: bool = False) -> Exception | None:
+        """Stop. Requests that run or wait are cancelled, or finished first. May be called again, from any thread.
+
+        Returns:
+            What went wrong when drafters and contexts were closed, such as a file that could not be saved; once.
+        """
         if self._pid != os.getpid():
-            return
+            return None
         with self._lock:
             self._stopping = True
         self._inbox.put(_nothing if finish else self._cancel_all)
@@ -164,6 +169,9 @@ class Worker:
             workshop.request_abort()
         if threading.current_thread() is not self.thread:
             self.thread.join()
+        with self._lock:
+            complaint, self._complaint = self._complaint, None
+        return complaint
 
     @property
     def scheduler(self) -> Scheduler:
@@ -237,8 +245,8 @@ class Worker:
             self._workshop = None
             try:
                 run_all((self._refuse_rest, workshop.close))
-            except Exception:  # a drafter's close(), for example; nobody waits for that
-                _logger.exception("An engine was closed, and something in it complained.")
+            except Exception as error:  # noqa: BLE001 - of a drafter's close(), for example; whoever closes gets it
+                self._complaint = error
 
     def _serve(self, workshop: Workshop) -> None:
         """Play rounds while there are requests, and wait for messages while there are none."""

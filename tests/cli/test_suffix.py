@@ -60,3 +60,15 @@ def test_past_requests_are_used_only_when_asked(generate: Run, tmp_path: Path) -
 )
 def test_a_wrong_flag_is_named(generate: Run, flags: tuple[str, ...], message: str) -> None:
     assert message in generate("-p", "x", "-n", "1", "--spec-type", "suffix", *flags).usage_error
+
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="takes a folder where nothing can be made")
+def test_what_cannot_be_saved_is_an_error_after_all_is_printed(generate: Run) -> None:
+    shared = ("--spec-type", "suffix", "--spec-suffix-share", "on", "--spec-suffix-file", "/proc/requests.bin")
+    ran = generate(*PROMPT, *shared)
+    assert ran.code == 1
+    assert json.loads(ran.out)["tokens"]
+    (line,) = ran.err.splitlines()
+    assert line.startswith("error: ")
+    assert "/proc/requests.bin" in line

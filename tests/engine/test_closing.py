@@ -13,7 +13,7 @@ import pytest
 import pyspec
 from pyspec import ContextConfig, Finish
 from pyspec.engine.worker import Workshop
-from pyspec.errors import BrokenError, ClosedError, LifetimeError
+from pyspec.errors import BrokenError, ClosedError, LifetimeError, NgramFileError
 from tests.at_work import Held, Slow, prompt
 from tests.engine.conftest import Make
 from tests.helpers import PROMPT
@@ -194,3 +194,39 @@ def test_a_failure_of_the_thread_reaches_everyone(make: Make) -> None:
         with pytest.raises(TypeError):
             list(stream)
     assert isinstance(caught[0], BrokenError)
+
+
+def complaining(make: Make) -> pyspec.Engine:
+    """Return an engine one of whose drafters cannot be closed, and whose context can."""
+    engine: pyspec.Engine = make(n_slots=1)
+
+    def fail() -> None:
+        raise NgramFileError("no space is left")
+
+    engine.call(lambda shop: setattr(shop.chain, "close", fail))
+    return engine
+
+
+def test_what_could_not_be_saved_is_told_once(make: Make) -> None:
+    engine = complaining(make)
+    context = engine.call(lambda shop: shop.context)
+    with pytest.raises(NgramFileError, match="no space"):
+        engine.close()
+    assert context.closed
+    engine.close()
+    with pytest.raises(NgramFileError), complaining(make):
+        pass
+
+
+def test_an_error_is_not_hidden_by_what_could_not_be_saved(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ZeroDivisionError), complaining(make):
+        raise ZeroDivisionError
+    assert "something in it complained" in caplog.text
+    assert "no space is left" in caplog.text
+
+
+def test_a_forgotten_engine_complains_to_the_log(target: pyspec.Model, caplog: pytest.LogCaptureFixture) -> None:
+    engine = complaining(lambda **_: pyspec.Engine(target, context=ContextConfig(n_ctx=256, n_threads=1)))
+    del engine
+    gc.collect()
+    assert "no space is left" in caplog.text
