@@ -43,6 +43,16 @@ class AsyncMailbox(Events):
             raise LifetimeError(msg) from None
         self.request: Request | None = None
 
+    def require_own_loop(self) -> None:
+        """Refuse another loop, which would never hear of what comes.
+
+        Raises:
+            LifetimeError: This is not the loop that made the mailbox.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            msg = "This stream was made in another event loop; ask for its chunks there. Its result has what has come."
+            raise LifetimeError(msg)
+
     def put(self, event: Event) -> None:
         """Add an event, from any thread."""
         self._add(event)
@@ -68,7 +78,7 @@ class AsyncGeneration(AsyncIterator[Chunk]):
     """What ``Generation`` is, for coroutines. A task that is cancelled while it waits ends the generation.
 
     It begins with ``begin()``, on entering its ``async with`` block, or when its first chunk is asked for, whichever
-    comes first; what is wrong with the request is raised there.
+    comes first; what is wrong with the request is raised there. All that is in the event loop that made it.
 
     Args:
         admit: Checks the request.
@@ -142,6 +152,7 @@ class AsyncGeneration(AsyncIterator[Chunk]):
         await self.aclose()
 
     def _enter(self) -> None:
+        self._mailbox.require_own_loop()
         if self._busy:
             msg = "Another task is waiting for this stream's next chunk."
             raise BusyError(msg)

@@ -14,7 +14,7 @@ import pytest
 import pyspec
 from pyspec import ContextConfig, Finish, Speculation
 from pyspec.engine import AsyncGeneration
-from pyspec.errors import BusyError, ClosedError, ConfigError, DeadlineError, TokenError
+from pyspec.errors import BusyError, ClosedError, ConfigError, DeadlineError, LifetimeError, TokenError
 from tests.at_work import Held, idle, prompt
 from tests.helpers import PROMPT
 
@@ -364,3 +364,26 @@ def test_progress_is_shown_on_terminals(
 def test_progress_must_be_a_bool(engine: pyspec.Engine) -> None:
     with pytest.raises(ConfigError, match="progress"):
         engine.generate_many([], progress=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_read", [None, 0, 2])
+def test_another_event_loop_is_refused(engine: pyspec.Engine, n_read: int | None) -> None:
+    made: list[AsyncGeneration] = []
+
+    async def make() -> None:
+        made.append(engine.astream(prompt(1), max_tokens=N))
+        if n_read is not None:
+            await made[0].begin()
+        for _ in range(n_read or 0):
+            await made[0].__anext__()
+
+    async def read() -> None:
+        for call in (made[0].begin, made[0].__anext__):
+            with pytest.raises(LifetimeError, match="another event loop"):
+                await call()
+        await made[0].aclose()
+
+    asyncio.run(make())
+    asyncio.run(read())
+    assert len(made[0].result.tokens) >= (n_read or 0)
+    assert engine.generate(prompt(1), max_tokens=3).tokens
