@@ -138,7 +138,8 @@ class ModelConfig:
     Attributes:
         n_gpu_layers: Layers to keep on the GPU; -1 means all.
         main_gpu: The device for what is not split.
-        use_mmap: Map the file instead of reading it.
+        use_mmap: Map the file instead of reading it. It must not be written over or cut as long as the model is open:
+            the system ends a process that reads what is gone.
         use_mlock: Keep the weights in RAM.
         check_tensors: Look for invalid values while loading.
         vocab_only: Load the vocabulary and metadata only; such a model cannot make a context.

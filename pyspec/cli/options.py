@@ -14,6 +14,7 @@ import typer
 
 from pyspec.cli.failing import wrong_usage
 from pyspec.config import CACHE_TYPES, ContextConfig, ModelConfig, SamplingConfig
+from pyspec.files import refuse_device
 
 if TYPE_CHECKING:
     from pyspec.llama.grammar import Grammar
@@ -92,11 +93,16 @@ class TargetOptions:
             "--gpu-layers", "--n-gpu-layers", "-ngl", metavar="N", parser=gpu_layers, help="Layers on the GPU; -1: all."
         ),
     ] = -1
+    mmap: Annotated[
+        bool,
+        typer.Option("--mmap/--no-mmap", help="Map the model's file, or read it, so that it may change meanwhile."),
+    ] = True
+    mlock: Annotated[bool, typer.Option("--mlock", help="Keep the weights in RAM.")] = False
 
     def config(self) -> ModelConfig:
         """Return the settings to load the target with."""
         with wrong_usage(flag="--gpu-layers"):
-            return ModelConfig(n_gpu_layers=self.n_gpu_layers)
+            return ModelConfig(n_gpu_layers=self.n_gpu_layers, use_mmap=self.mmap, use_mlock=self.mlock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +324,7 @@ def _text(file: BinaryIO, flag: str) -> str:
 
     most = 4 * MAX_TEXT + len(codecs.BOM_UTF8)
     try:
+        refuse_device(file)
         data = file.read(most + 1)
         if len(data) <= most:
             return data.decode("utf-8-sig")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,12 +55,31 @@ def test_nobody_listens(target_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such devices")
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
-def test_devices_are_no_files(generate: Run, run: Run, device: str) -> None:
-    ran = generate("-f", device)
+@pytest.mark.parametrize("flag", ["-f", "--prompt-tokens", "--grammar-file", "--json-schema-file", "-j"])
+def test_devices_are_no_files(generate: Run, flag: str) -> None:
+    prompt = PROMPT if "-j" in flag or "grammar" in flag else ()
+    ran = generate(*prompt, flag, "/dev/null")
     assert (ran.code, "is a device, not a file" in ran.err) == (2, True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such devices")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_devices_are_no_traces(run: Run, device: str) -> None:
     ran = run("trace", "explain", device)
-    assert (ran.code, "is a device, not a trace" in ran.err) == (1, True)
+    assert (ran.code, "is a device, not a" in ran.err) == (1, True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes that have names")
+@pytest.mark.parametrize(("flag", "content"), [("-f", b"the name of the"), ("--prompt-tokens", b"[5, 6, 7]")])
+def test_prompts_come_from_pipes(generate: Run, tmp_path: Path, flag: str, content: bytes) -> None:
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_bytes(content)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    piped = result(generate, flag, pipe, "-n", "3")
+    writer.join()
+    assert piped["prompt_tokens"] == result(generate, flag, file, "-n", "3")["prompt_tokens"]
 
 
 def test_a_context_without_room_for_its_slots(generate: Run) -> None:
@@ -338,3 +359,9 @@ def test_a_terminal_that_cannot_show_a_character(start: Start, smollm2: Path) ->
     assert process.returncode == 0, err
     assert b"?" in out
     assert out.isascii()
+
+
+def test_how_the_model_lies_in_memory_changes_nothing(generate: Run) -> None:
+    usual = generate(*FEW, "--json")
+    for flags in (("--no-mmap",), ("--mlock",), ("--no-mmap", "--mlock"), ("--mmap",)):
+        assert json.loads(generate(*FEW, "--json", *flags).out)["tokens"] == json.loads(usual.out)["tokens"]

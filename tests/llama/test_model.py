@@ -221,3 +221,13 @@ def test_ctrl_c_while_loading_is_not_lost(target_path: Path, run_script: Any) ->
         target_path,
     )
     assert ended.stdout == "lost 0\n"
+
+
+def test_a_file_that_was_read_may_be_cut(zoo: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes((zoo / "target-llama.gguf").read_bytes())
+    with pyspec.Model(path, ModelConfig(use_mmap=False)) as model, pyspec.Engine(model) as engine:
+        before = engine.generate("a b", max_tokens=20)
+        path.write_bytes(b"")
+        assert engine.generate("a b c", max_tokens=20).tokens
+        assert engine.generate("a b", max_tokens=20).tokens == before.tokens
