@@ -1,4 +1,4 @@
-"""Files that are complete or not there."""
+"""Files that have an end, and files that are complete or not there."""
 
 from __future__ import annotations
 
@@ -7,17 +7,43 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, AnyStr
 
 from pyspec.config import shown
 from pyspec.errors import ConfigError
 
-__all__ = ["refuse_model", "replace_file", "require_path"]
+__all__ = ["read_whole", "refuse_device", "refuse_model", "replace_file", "require_path"]
 
 _LONGEST = 32_767  # characters of a path on any system
 
 _MODEL = b"GGUF"  # how they begin
+
+
+def read_whole(file: IO[AnyStr]) -> AnyStr:
+    """Return what an open file holds; all who read a file that somebody named do it with this, or refuse devices.
+
+    Raises:
+        OSError: It cannot be read, or is a device.
+    """
+    refuse_device(file)
+    return file.read()
+
+
+def refuse_device(file: IO[AnyStr]) -> None:
+    """Refuse a device, such as /dev/zero: it may have no end. Pipes and terminals have one.
+
+    Raises:
+        OSError: It is one.
+    """
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+    except OSError:  # it is none of the system's files
+        return
+    if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not file.isatty()):
+        raise OSError(errno.EINVAL, "it is a device, not a file", file.name)
 
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:

@@ -1,9 +1,13 @@
-"""What is written never takes a model's place."""
+"""What is written never takes a model's place, and what has no end is not read."""
 
 from __future__ import annotations
 
 import errno
+import io
+import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,9 @@ import pytest
 
 import pyspec
 from pyspec.drafters.suffix import Suffix
-from pyspec.errors import PyspecError
-from pyspec.files import replace_file
+from pyspec.engine.saving import read as read_slot
+from pyspec.errors import PyspecError, StateError
+from pyspec.files import read_whole, refuse_device, replace_file
 from pyspec.trace import TraceWriter
 from tests.helpers import PROMPT
 
@@ -78,3 +83,45 @@ def test_a_trace_over_the_model_in_use_is_an_error(model_file: Path, run_script:
     assert ran.returncode == 1
     assert "it is a GGUF model" in ran.stderr
     assert model_file.read_bytes() == before
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="files of POSIX")
+
+
+@posix
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/random"])
+def test_devices_are_not_read(device: str) -> None:
+    with Path(device).open("rb") as file, pytest.raises(OSError, match="it is a device, not a file") as caught:
+        refuse_device(file)
+    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, device)
+
+
+@posix
+@pytest.mark.parametrize("mode", ["r", "rb"])
+def test_pipes_are_read_to_their_end(mode: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"x" * 100_000,))
+    writer.start()
+    with pipe.open(mode) as file:
+        assert len(read_whole(file)) == 100_000
+    writer.join()
+
+
+@posix
+def test_a_terminal_is_read() -> None:
+    leader, follower = os.openpty()
+    os.write(leader, b"typed\n\x04")  # Ctrl-D
+    with open(follower, "rb") as file:  # noqa: PTH123 - a descriptor
+        assert read_whole(file) == b"typed\n"
+    os.close(leader)
+
+
+def test_what_is_no_file_of_the_system_has_an_end() -> None:
+    assert read_whole(io.StringIO("text")) == "text"
+
+
+@posix
+def test_a_device_is_no_slot_file() -> None:
+    with pytest.raises(StateError, match="The slot file /dev/null cannot be read: it is a device, not a file"):
+        read_slot(Path("/dev/null"))

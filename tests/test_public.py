@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -95,6 +97,11 @@ def test_every_exception_is_drawn_with_its_parents() -> None:
     }
     assert {name: tuple(base.__name__ for base in cls.__bases__) for name, cls in classes.items()} == drawn_tree()
     assert sorted(classes) == list(errors.__all__)
+
+
+def test_the_reference_has_every_exception() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(?:pyspec\.)?(\w+Error)`", page)) - set(dir(builtins)) == set(errors.__all__)
 
 
 def test_every_exception_is_one_of_ours_and_says_what_it_is() -> None:

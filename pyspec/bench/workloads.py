@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.errors import ConfigError
+from pyspec.files import read_whole
 
 _FOLDER = Path(__file__).parent / "prompts"
 _SEPARATOR = "%%"
@@ -40,11 +41,9 @@ def load_workload(name: str) -> Workload:
     """
     if name in workload_names():
         return Workload(name, _prompts((_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")))
-    if Path(name).is_char_device():
-        msg = f"The workload {name} is a device, not a file."
-        raise ConfigError(msg)
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        with Path(name).open(encoding="utf-8") as file:
+            text = read_whole(file)
     except UnicodeDecodeError as error:
         msg = f"The workload file {name} is not UTF-8: {error}."
         raise ConfigError(msg) from None

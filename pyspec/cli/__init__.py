@@ -1,6 +1,7 @@
 """The command line; one file per command.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 Ctrl-C,
+128 and its number any other signal.
 What a command needs beyond this is imported when it runs, so that ``--help`` stays quick.
 """
 
@@ -19,6 +20,7 @@ import pyspec
 from pyspec.cli import bench, generate, info, models, ngram_cache, probe, serve, trace
 from pyspec.cli.failing import CommandGroup, Settings, one_line
 from pyspec.cli.logs import DebugFlag, LogLevelFlag, VerboseFlag, start_logging
+from pyspec.cli.signals import exit_code, like_ctrl_c
 from pyspec.errors import PyspecError
 
 __all__ = ["app", "main"]
@@ -75,18 +77,24 @@ def main() -> None:
     _prepare_streams()
     settings = Settings()
     start_logging()
-    try:
-        app(prog_name="pyspec", obj=settings)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:  # noqa: BLE001 - the last resort
-        if settings.debug:
-            traceback.print_exc()
-        unwritable = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)
-        expected = isinstance(error, PyspecError) or unwritable
-        hint = "" if expected or settings.debug else " (unexpected; --debug shows where)"
-        what = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
-        if unwritable:
-            what = f"The output cannot be written: {error.strerror}."  # type: ignore[attr-defined]
-        typer.echo(f"error: {what}{hint}", err=True)
-        sys.exit(1)
+    with like_ctrl_c():
+        try:
+            app(prog_name="pyspec", obj=settings)
+        except KeyboardInterrupt:
+            sys.exit(exit_code())
+        except Exception as error:  # noqa: BLE001 - the last resort
+            _report(error, debug=settings.debug)
+            sys.exit(1)
+
+
+def _report(error: Exception, *, debug: bool) -> None:
+    """Say what went wrong in one line, after the traceback if it is wanted."""
+    if debug:
+        traceback.print_exc()
+    unwritable = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)
+    expected = isinstance(error, PyspecError) or unwritable
+    hint = "" if expected or debug else " (unexpected; --debug shows where)"
+    what = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
+    if unwritable:
+        what = f"The output cannot be written: {error.strerror}."  # type: ignore[attr-defined]
+    typer.echo(f"error: {what}{hint}", err=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from pyspec.cli.failing import CTRL_C, wrong_usage
+from pyspec.cli.failing import wrong_usage
 from pyspec.cli.grouping import command
 from pyspec.cli.options import ContextOptions, TargetOptions
+from pyspec.cli.signals import exit_code
 from pyspec.cli.speculating import DraftModelOptions
 from pyspec.cli.terminal import count_bar, load_model, print_table, share_bar
 from pyspec.errors import ConfigError
@@ -158,7 +159,7 @@ def bench(
     report.model_words = [] if draft.draft_model is None else ["-md", draft.draft_model]
     _show(report, reports)
     if report.interrupted:
-        raise typer.Exit(CTRL_C)
+        raise typer.Exit(exit_code())
     if report.has_difference:
         raise typer.Exit(1)
 

@@ -11,9 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from pyspec.cli.signals import exit_code
 from pyspec.errors import ConfigError
-
-CTRL_C = 130
 
 
 @dataclass(slots=True)
@@ -28,14 +27,14 @@ class Settings:
 
 
 class CommandGroup(TyperGroup):
-    """The commands; Ctrl-C ends any of them quietly."""
+    """The commands; Ctrl-C, and what goes its way, ends any of them quietly."""
 
     def invoke(self, ctx: Any) -> object:  # typer.Context, or click.Context in older ones
         """Run a command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise typer.Exit(CTRL_C) from None
+            raise typer.Exit(exit_code()) from None
 
 
 @contextlib.contextmanager

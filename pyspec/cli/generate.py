@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.cli.streaming import TextPrinter
 from pyspec.cli.terminal import ColorChoice, shows_color
 from pyspec.errors import VocabError
+from pyspec.files import read_whole
 from pyspec.speculation import Finish
 
 if TYPE_CHECKING:
@@ -59,14 +58,14 @@ class PromptOptions:
         """Return the prompt, as text or as tokens.
 
         Raises:
-            typer.BadParameter: None or several are given, or the file holds something else.
+            typer.BadParameter: None or several are given, or the file cannot be read, or holds something else.
             VocabError: The file is not UTF-8.
         """
         if sum(given is not None for given in (self.prompt, self.file, self.prompt_tokens)) != 1:
             msg = "give exactly one of --prompt, --file and --prompt-tokens."
             raise typer.BadParameter(msg)
         if self.prompt_tokens is not None:
-            return _read_tokens(self.prompt_tokens.read())
+            return _read_tokens(self.prompt_tokens)
         return self.prompt if self.file is None else _read_text(self.file)  # type: ignore[return-value]
 
     def stops(self) -> list[str]:
@@ -217,31 +216,25 @@ def _n_tokens(count: int) -> str:
     return f"{count} token" if count == 1 else f"{count} tokens"
 
 
-def _is_endless(file: typer.FileBinaryRead) -> bool:
-    """Return whether a file is a device that nobody types into, such as /dev/zero."""
+def _content(file: typer.FileBinaryRead, flag: str) -> bytes:
     try:
-        is_device = stat.S_ISCHR(os.fstat(file.fileno()).st_mode)
-    except OSError:  # no file of the system
-        return False
-    return is_device and not file.isatty()
+        return read_whole(file)
+    except OSError as error:
+        msg = f"the file {file.name} cannot be read: {error.strerror}."
+        raise typer.BadParameter(msg, param_hint=flag) from None
 
 
 def _read_text(file: typer.FileBinaryRead) -> str:
-    if _is_endless(file):
-        msg = f"{file.name} is a device, not a file."
-        raise typer.BadParameter(msg, param_hint="--file")
     try:
-        text = file.read().decode()
-    except OSError as error:
-        msg = f"The prompt file {file.name} cannot be read: {error.strerror}."
-        raise VocabError(msg) from None
+        text = _content(file, "--file").decode()
     except UnicodeDecodeError as error:
         msg = f"The prompt file {file.name} is not UTF-8: {error}."
         raise VocabError(msg) from None
     return text.removesuffix("\n")
 
 
-def _read_tokens(data: bytes) -> list[int]:
+def _read_tokens(file: typer.FileBinaryRead) -> list[int]:
+    data = _content(file, "--prompt-tokens")
     try:
         tokens = json.loads(data)
     except (ValueError, RecursionError) as error:  # malformed, not even UTF-8, or nested without end

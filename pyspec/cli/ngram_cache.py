@@ -15,6 +15,7 @@ from pyspec.cli.grouping import command
 from pyspec.cli.terminal import byte_bar, load_model, print_table
 from pyspec.config import ModelConfig
 from pyspec.errors import NgramFileError, VocabError
+from pyspec.files import refuse_device
 
 if TYPE_CHECKING:
     from pyspec.drafters.ngram_corpus import PairCounter
@@ -111,6 +112,7 @@ def _read_texts(files: Sequence[Path], counter: PairCounter, progress: Callable[
         source = sys.stdin.fileno() if file == _STDIN else file
         try:
             with open(source, encoding="utf-8", newline="", closefd=file != _STDIN) as text:
+                refuse_device(text)
                 for piece in pieces(text):
                     counter.add(piece)
                     n_read += len(piece.text.encode())

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from pyspec.cli.failing import CTRL_C, wrong_usage
+from pyspec.cli.failing import wrong_usage
 from pyspec.cli.grouping import command
 from pyspec.cli.opening import opened_engine
 from pyspec.cli.options import ContextOptions, SamplingOptions, ShiftOptions, TargetOptions
+from pyspec.cli.signals import exit_code
 from pyspec.cli.speculating import DraftModelOptions, SpeculationOptions
 from pyspec.errors import LibraryNotFoundError
+from pyspec.files import read_whole
 
 if TYPE_CHECKING:
     from pyspec.config import SamplingConfig
@@ -167,7 +169,7 @@ def serve(  # noqa: PLR0913 - a group of flags each
     context: ContextOptions,
     shift: ShiftOptions,
 ) -> None:
-    """Answer requests over HTTP, as OpenAI and llama.cpp do, until Ctrl-C or SIGTERM."""
+    """Answer requests over HTTP, as OpenAI and llama.cpp do, until Ctrl-C, SIGTERM or SIGHUP."""
     running, app = _server_modules()
     settings = _settings(server, limits, sampling.config())
     _start_logging(as_json=server.log_json)
@@ -178,8 +180,8 @@ def serve(  # noqa: PLR0913 - a group of flags each
         bound = stack.enter_context(running.bind(server.host, server.port))  # first, because loading takes its time
         engine = stack.enter_context(opened_engine(target, draft, speculation, context.config(), **options))
         stopped_by = running.serve(app.make_service(engine, settings), bound, typer.echo)
-    if stopped_by == signal.SIGINT:
-        raise typer.Exit(CTRL_C)
+    if stopped_by not in (None, signal.SIGTERM):  # which is how a server is meant to be ended
+        raise typer.Exit(exit_code(stopped_by))
 
 
 def _server_modules() -> tuple[ModuleType, ModuleType]:
@@ -232,7 +234,8 @@ def _listed(text: str | None) -> list[str]:
 
 def _read(path: Path, flag: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return read_whole(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"{path} cannot be read: {reason}."

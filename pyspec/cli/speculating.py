@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from pyspec.cli.failing import wrong_usage
+from pyspec.cli.naming import meant, parsed_setting, require_option
 from pyspec.cli.options import gpu_layers
 from pyspec.config import ModelConfig
 
@@ -266,7 +264,7 @@ class SpeculationOptions:
         names = asked.names
         for name in names:
             if name not in drafters.names():
-                hint = _meant(name, [*drafters.names(), AUTO])
+                hint = meant(name, [*drafters.names(), AUTO])
                 installed = ", ".join(drafters.names())
                 msg = f"there is no drafter {name!r}; installed are {installed}, and auto, which chooses.{hint}"
                 raise typer.BadParameter(msg, param_hint="--spec-type")
@@ -275,12 +273,26 @@ class SpeculationOptions:
             names = (*names, ANY_MODEL)
         if asked.auto:
             names = (AUTO, *(name for name in LOOKUPS if is_available(name)), *names)
-        for flag, drafter, _option in () if self.spec_type == "none" else self._given():  # off: nothing to set
-            if not any(_is(name, drafter) for name in names) and not (asked.auto and flag == _N_MAX):
-                whose = "a draft model (give one with -md)" if drafter == ANY_MODEL else drafter
-                msg = f"it belongs to {whose}, which is not among the drafters ({', '.join(names) or 'none'})."
-                raise typer.BadParameter(msg, param_hint=flag)
+        if self.spec_type != "none":  # off: nothing to set
+            self._check_given([name for name in names if name != AUTO], auto=asked.auto)
         return names
+
+    def _check_given(self, names: list[str], *, auto: bool) -> None:
+        """Refuse options without a drafter that has them, and a file of what is not kept."""
+        given = self._given()
+        for flag, drafter, option in given:
+            whose = [name for name in names if _is(name, drafter)]
+            if not whose and not (auto and flag == _N_MAX):
+                owner = "a draft model (give one with -md)" if drafter == ANY_MODEL else drafter
+                msg = f"it belongs to {owner}, which is not among the drafters ({', '.join(names) or 'none'})."
+                raise typer.BadParameter(msg, param_hint=flag)
+            for name in whose:
+                if name != ANY_MODEL:  # which drafter that is, the draft model says
+                    require_option(name, option, flag)
+        is_shared = any(value is True for (_, *key), value in given.items() if key == ["suffix", "share"])
+        if self.suffix_file is not None and not is_shared:
+            msg = "past requests are only kept with --spec-suffix-share on; give that, too, or leave the file out."
+            raise typer.BadParameter(msg, param_hint="--spec-suffix-file")
 
     def speculation(self, names: tuple[str, ...], draft_model: Model | None) -> Speculation:
         """Return the settings of the drafters ``names``."""
@@ -293,6 +305,7 @@ class SpeculationOptions:
         for (flag, drafter, option), value in self._given().items() if names else ():
             for name in found:
                 if _is(name, drafter) and not (auto and flag == _N_MAX):
+                    require_option(name, option, flag)
                     options.setdefault(name, {})[option] = value
         return Speculation(
             found or "none",
@@ -327,7 +340,7 @@ class SpeculationOptions:
         values = {key: getattr(self, name) for name, key in _DRAFTER_OPTIONS.items()}
         given = {key: _plain(value) for key, value in values.items() if value is not None}
         for setting in self.spec_set or ():
-            drafter, option, value = _parsed_setting(setting)
+            drafter, option, value = parsed_setting(setting)
             given["--spec-set", drafter, option] = value
         return given
 
@@ -356,27 +369,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Switch):
         return value is Switch.ON
     return value.value if isinstance(value, enum.Enum) else value
-
-
-def _parsed_setting(setting: str) -> tuple[str, str, Any]:
-    """Return drafter, option and value of ``NAME.OPTION=VALUE``; a value that is not JSON is text."""
-    key, equals, text = setting.partition("=")
-    drafter, dot, option = key.rpartition(".")
-    if not (equals and dot and drafter and option):
-        msg = f"it must be NAME.OPTION=VALUE, such as ngram-simple.size_n=4; found {setting!r}."
-        raise typer.BadParameter(msg, param_hint="--spec-set")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text
-    return drafter, option, value
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    """Return what to type instead of a name that no drafter has; options behind a colon are how ``bench`` has them."""
-    drafter, *options = name.split(":")
-    if options and drafter in known:
-        flags = " ".join(f"--spec-set {drafter}.{option}" for option in options)
-        return f" Did you mean --spec-type {drafter} {flags}?"
-    near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]}?" if near else ""

@@ -20,7 +20,7 @@ from pyspec.llama.minimum import Constraint, MinimumLength
 from pyspec.llama.model import Model
 from pyspec.llama.sampler import GreedySampler, SamplerChain, make_sampler
 from pyspec.speculation.accept import AcceptRule
-from pyspec.speculation.config import Speculation
+from pyspec.speculation.config import AUTO, Speculation
 from pyspec.speculation.draft import FREELY, Drafting
 from pyspec.speculation.ending import Ending
 from pyspec.speculation.sequence import Sequence as SequenceState
@@ -218,7 +218,11 @@ class Admission:
         if not isinstance(drafting, Drafting):
             msg = f"drafting must be a Drafting, not {type(drafting).__name__}."
             raise ConfigError(msg)
-        for name in drafting.types or ():
+        names = drafting.types or ()
+        if AUTO in names:
+            msg = f"drafting asks for {', '.join(names)}; auto stands alone, for all drafters that the engine has."
+            raise ConfigError(msg)
+        for name in names:
             if name not in self.drafters:
                 have = ", ".join(self.drafters) or "none"
                 msg = f"drafting asks for {name!r}; this engine was made with the drafters: {have}."

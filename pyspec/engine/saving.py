@@ -27,7 +27,7 @@ from pyspec.engine.request import Request
 from pyspec.engine.slots import Slot
 from pyspec.engine.text import n_complete
 from pyspec.errors import StateError, UnsupportedError
-from pyspec.files import replace_file
+from pyspec.files import read_whole, replace_file
 from pyspec.llama.context import Context
 from pyspec.llama.grammar.description import Grammar, GrammarKind
 from pyspec.llama.state import State
@@ -98,7 +98,8 @@ def read(path: Path) -> SavedSlot:
         StateError: It cannot be read, is of another version, or damaged.
     """
     try:
-        content = memoryview(path.read_bytes())
+        with path.open("rb") as file:
+            content = memoryview(read_whole(file))
     except OSError as error:
         msg = f"The slot file {path} cannot be read: {error.strerror}."
         raise StateError(msg) from error

@@ -49,6 +49,7 @@ async def props(call: Call) -> None:
         "eos_token": eos,
         "build_info": BUILD,
         "drafters": drafters(service),
+        "auto": is_auto(service),
     }
     await call.reply.json(answer)
 
@@ -56,6 +57,11 @@ async def props(call: Call) -> None:
 def drafters(service: Service) -> list[str]:
     """Return the names of the drafters."""
     return list(service.engine.status().drafters)
+
+
+def is_auto(service: Service) -> bool:
+    """Return whether drafters and lengths are chosen round by round; some memories leave no choice."""
+    return service.engine.speculation.auto and bool(drafters(service))
 
 
 def generation_settings(

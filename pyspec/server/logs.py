@@ -48,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
 def _word(value: object) -> str:
     """Return a value as one word: what a client says cannot begin a new line, or another field."""
-    text = str(value)
+    text = json.dumps(value) if isinstance(value, bool) else str(value)
     return text if text.isprintable() and not set(' "=') & set(text) and text else json.dumps(text)
 
 

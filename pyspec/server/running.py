@@ -14,14 +14,13 @@ from types import FrameType
 import uvicorn
 
 from pyspec.errors import ConfigError
-from pyspec.server.about import drafters
+from pyspec.server.about import drafters, is_auto
 from pyspec.server.app import create_app
 from pyspec.server.connections import LONGEST_HEAD, impatient
 from pyspec.server.security import is_loopback
 from pyspec.server.service import Service
 
 _logger = logging.getLogger("pyspec.server")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
@@ -77,12 +76,18 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        before = {number: signal.signal(number, self.handle_exit) for number in _signals()}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _signals() -> list[int]:
+    """Return the signals that end a server; a terminal that closes does, unless that is ignored, as by nohup."""
+    hang_up = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+    return [signal.SIGINT, signal.SIGTERM, *(n for n in hang_up if signal.getsignal(n) is not signal.SIG_IGN)]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -132,8 +137,8 @@ def serve(service: Service, bound: socket.socket, on_start: Callable[[str], None
         _logger.warning("anybody who reaches this address may use the server; --api-key asks for a key")
 
     def announce() -> None:
-        with_drafters = ",".join(drafters(service)) or "none"
-        fields = {"address": address, "model": service.model, "drafters": with_drafters}
+        names = ",".join(drafters(service)) or "none"
+        fields = {"address": address, "model": service.model, "drafters": names, "auto": is_auto(service)}
         _logger.info("listening", extra={"fields": fields})
         if on_start is not None:
             on_start(address)

@@ -17,6 +17,7 @@ from pyspec.server.metrics import Metrics
 from pyspec.server.prompts import Speech
 from pyspec.server.settings import ServerSettings
 from pyspec.server.templates import ChatTemplate
+from pyspec.speculation.config import Speculation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,6 +48,7 @@ class ServedEngine(Protocol):
     n_slots: int
     n_ctx_seq: int
     n_keep: int | None
+    speculation: Speculation
 
     def astream(self, prompt: Sequence[int], **settings: Unpack[Settings]) -> ServedGeneration:
         """Return what can be begun; see ``pyspec.Engine.astream``."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyspec.errors import TraceError
-from pyspec.files import require_path
+from pyspec.files import read_whole, require_path
 from pyspec.trace.writer import VERSION
 
 _KEYS: dict[str, dict[str, type]] = {
@@ -99,16 +99,14 @@ def read_traces(path: str | os.PathLike[str]) -> list[Trace]:
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
     file = require_path("path", path)
-    if file.is_char_device():
-        msg = f"{file} is a device, not a trace."
-        raise TraceError(msg)
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as opened:
+            text = read_whole(opened)
     except UnicodeDecodeError:
         msg = f"{file} is not a trace: it is not UTF-8 text."
         raise TraceError(msg) from None
     except OSError as error:
-        msg = f"The trace {file} cannot be read: {error}."
+        msg = f"The trace {file} cannot be read: {error.strerror}."
         raise TraceError(msg) from None
     lines = text.splitlines()
     if len(lines) > 1 and not text.endswith("\n"):

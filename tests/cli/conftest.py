@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -51,17 +52,24 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         assert isinstance(code, int)
         return Ran(code, captured.out, captured.err)
 
+    handled = {number: signal.getsignal(number) for number in signal.valid_signals()}
     yield run_main
+    for number, before in handled.items():
+        if signal.getsignal(number) is not before:  # its process would end now
+            signal.signal(number, before)
     logger = logging.getLogger("pyspec")
     logger.setLevel(logging.NOTSET)
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
 
 
-# A test run that was started in the background ignores SIGINT, and its children inherit that.
-RUN_WITH_CTRL_C = """
+# A test run that was started in the background or by nohup ignores signals, and its children inherit that.
+RUN_WITH_SIGNALS = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.argv[0] = "pyspec"
 runpy.run_module("pyspec", run_name="__main__")
 """
@@ -74,7 +82,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
         def popen(*arguments: object, **environment: str) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
-                [sys.executable, "-c", RUN_WITH_CTRL_C, *map(str, arguments)],
+                [sys.executable, "-c", RUN_WITH_SIGNALS, *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -236,12 +236,23 @@ WRONG = {
     "-p x --spec-type suffix --spec-draft-n-max 3": "--spec-draft-n-max: it belongs to a draft model",
     "-p x --spec-draft-p-min 0.3": "--spec-draft-p-min: it belongs to a draft model",
     "-p x --spec-type ngram-simple -ctkd f16": "-ctkd: it belongs to a draft model",
+    "-p x --spec-set suffix.foo=3": "--spec-set: the drafter suffix has no option 'foo'; it has n_max, n_min",
+    "-p x --spec-type suffix --spec-set suffix.n_mx=3": "max_tokens, file. Did you mean n_max?",
+    "-p x -md y --spec-type draft-simple --spec-set draft-simple.foo=3": "--spec-set: the drafter draft-simple has no",
+    "-p x --spec-set auto.n_max=3": "--spec-set: it belongs to auto, which is not among the drafters (suffix)",
+    "-p x --spec-suffix-file f": "--spec-suffix-file: past requests are only kept with --spec-suffix-share on",
 }
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG.items())
 def test_wrong_usage_is_found_before_anything_is_loaded(run: Run, arguments: str, words: str) -> None:
     assert words in run("generate", "-m", "does-not-exist.gguf", *arguments.split()).usage_error
+
+
+def test_an_option_that_only_other_draft_models_have(generate: Run, draft: tuple[object, ...]) -> None:
+    for given in ("draft-simple.foo=3", "draft-*.foo=3"):  # which drafter it is, the draft model says
+        ran = generate(*FEW, *draft, "--spec-set", given)
+        assert "--spec-set: the drafter draft-simple has no option 'foo'" in ran.usage_error
 
 
 def test_a_model_is_required(run: Run) -> None:

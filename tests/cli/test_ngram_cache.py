@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -122,6 +123,13 @@ def test_a_text_that_is_not_utf_8_leaves_nothing(build: Run, text: Path, tmp_pat
     assert ran.code == 1
     assert f"The text {wrong} is not UTF-8" in ran.err
     assert out.read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
+def test_a_device_is_no_text(build: Run, text: Path, tmp_path: Path) -> None:
+    ran = build(text, "/dev/null", "-o", tmp_path / "out.bin")
+    assert (ran.code, ran.err) == (1, "error: The text /dev/null cannot be read: it is a device, not a file.\n")
+    assert not (tmp_path / "out.bin").exists()
 
 
 def test_wrong_usage(build: Run, run: Run, text: Path, tmp_path: Path) -> None:

@@ -139,6 +139,13 @@ def test_wrong_usage_names_the_flag(run: Run, served: Served, arguments: tuple[s
     assert served.options == {}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
+@pytest.mark.parametrize("flag", ["--api-key-file", "--chat-template-file"])
+def test_a_device_is_no_file(run: Run, served: Served, flag: str) -> None:
+    assert f"{flag}: /dev/null cannot be read: it is a device" in run("serve", "-m", "x", flag, "/dev/null").usage_error
+    assert served.options == {}
+
+
 def test_a_file_of_keys_without_keys_lets_nobody_in_by_mistake(run: Run, served: Served, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n \n", encoding="utf-8")
     assert "has no key" in run("serve", "-m", "x", "--api-key-file", tmp_path / "keys").usage_error
@@ -160,11 +167,13 @@ def test_a_broken_template_is_said_at_the_start(run: Run, served: Served) -> Non
     assert "--chat-template-file" in ran.err
 
 
-def test_ctrl_c_has_its_exit_code(run: Run, served: Served) -> None:
+def test_signals_have_their_exit_codes(run: Run, served: Served) -> None:
     served.stopped_by = signal.SIGTERM
     assert run("serve", "-m", "x", "--port", "0").code == 0
     served.stopped_by = signal.SIGINT
     assert run("serve", "-m", "x", "--port", "0").code == 130
+    served.stopped_by = 1  # SIGHUP, which Windows has not
+    assert run("serve", "-m", "x", "--port", "0").code == 129
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,23 @@ def test_past_requests_are_used_only_when_asked(generate: Run, tmp_path: Path) -
     ("flags", "message"),
     [
         (("--spec-suffix-n-max", "0"), "Invalid value for --spec-suffix-n-max: n_max must be"),
-        (("--spec-suffix-file", "x.bin"), "Invalid value for --spec-suffix-file: file is x.bin, but past requests"),
+        (
+            ("--spec-suffix-file", "x.bin"),
+            "--spec-suffix-file: past requests are only kept with --spec-suffix-share on",
+        ),
+        (("--spec-suffix-file", "x", "--spec-suffix-share", "off"), "--spec-suffix-file: past requests are only kept"),
+        (("--spec-set", "suffix.file=x.bin"), "Invalid value for --spec-set: file is x.bin, but past requests"),
     ],
 )
 def test_a_wrong_flag_is_named(generate: Run, flags: tuple[str, ...], message: str) -> None:
-    assert message in generate("-p", "x", "-n", "1", "--spec-type", "suffix", *flags).usage_error
+    for types in (("--spec-type", "suffix"), ()):  # auto has it, too
+        assert message in generate("-p", "x", "-n", "1", *types, *flags).usage_error
 
+
+def test_sharing_may_be_set_in_either_way(generate: Run, tmp_path: Path) -> None:
+    path = tmp_path / "requests.bin"
+    result(generate(*PROMPT, "--spec-set", "suffix.share=true", "--spec-suffix-file", path))
+    assert suffix_file.read(path)
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="takes a folder where nothing can be made")

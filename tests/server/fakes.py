@@ -19,6 +19,7 @@ from pyspec.llama.model import Model
 from pyspec.llama.vocab import VocabType
 from pyspec.server.service import ServedEngine
 from pyspec.speculation import DrafterStats, Finish, GenerationStats
+from pyspec.speculation.config import Speculation
 from pyspec.speculation.ending import Ending
 
 CHATML = (
@@ -133,6 +134,7 @@ class FakeEngine:
         self.n_ctx_seq = 1000
         self.n_queue = 8
         self.n_keep: int | None = None
+        self.speculation = Speculation("fake")
         self.requests: list[Request] = []
         self.running: set[FakeGeneration] = set()
         self.n_closed = 0

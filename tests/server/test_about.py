@@ -10,9 +10,12 @@ import pytest
 import pyspec
 from pyspec.config import SamplingConfig
 from pyspec.server import openapi
+from pyspec.speculation.config import Speculation
+from tests.pairs import OpenZoo
 from tests.server.asgi import Client
 from tests.server.conftest import Start
 from tests.server.fakes import CHATML, FakeEngine
+from tests.server.real import client_of
 
 HELLO = [{"role": "user", "content": "Hello <|im_end|>"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -62,6 +65,7 @@ def test_props_describe_the_server(start: Start) -> None:
         "bos_token": "<s>",
         "eos_token": "</s>",
         "drafters": ["fake"],
+        "auto": False,
     }
     assert defaults["n_ctx"] == 1000
     params = defaults["params"]
@@ -77,6 +81,32 @@ def test_props_of_a_server_that_leaves_all_open(start: Start, engine: FakeEngine
     assert told["model_alias"] == engine.model.path.name
     params = told["default_generation_settings"]["params"]
     assert (params["n_predict"], params["seed"]) == (-1, -1)
+
+
+def test_props_tell_who_chooses(start: Start, engine: FakeEngine) -> None:
+    assert start().send("/props").json()["auto"] is False
+    engine.speculation = Speculation()
+    assert start().send("/props").json()["auto"] is True
+    engine.drafters.clear()  # a memory that cannot drop tokens leaves it nothing to choose from
+    assert start().send("/props").json()["auto"] is False
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("types", "told"), [(None, True), ("suffix", False), ("auto,ngram-mod", True), ("none", False)]
+)
+def test_an_engine_says_whether_it_chooses(open_zoo: OpenZoo, types: str | None, told: bool) -> None:  # noqa: FBT001 - a case
+    with pyspec.Engine(open_zoo("target-llama"), speculation=pyspec.Speculation(types)) as engine:
+        client = client_of(engine)
+        assert client.send("/props").json()["auto"] is told
+        for wanted in ("auto,suffix", ["suffix", "auto"]):
+            refused = client.send("/v1/completions", {"prompt": "Hi", "speculative": {"types": wanted}})
+            assert (refused.status, refused.json()["error"]["param"]) == (400, "speculative.types")
+            assert "auto stands alone" in refused.json()["error"]["message"]
+        assert (
+            client.send("/v1/completions", {"prompt": "Hi", "max_tokens": 1, "speculative": {"types": "auto"}}).status
+            == 200
+        )
 
 
 def test_a_template_is_applied_as_for_an_answer(client: Client, engine: FakeEngine) -> None:

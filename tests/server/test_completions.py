@@ -224,6 +224,26 @@ def test_biases_come_in_both_forms(client: Client, engine: FakeEngine) -> None:
     assert second == {65: 1.0, 66: -1.5, 67: -1.5, 68: -math.inf, EOS: -math.inf, 259: -math.inf}
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["1.5", "-1", "+1", "99999999999", "260", " 1", "1e3", "1_0", "nan", "-inf", "Infinity", "\u0661", "", "9" * 5000],
+)
+def test_a_number_that_is_no_token_is_no_text_either(client: Client, engine: FakeEngine, key: str) -> None:
+    refused = client.send(PATH, {"prompt": "Hi", "logit_bias": {"65": 1, key: 3}})
+    assert (refused.status, refused.json()["error"]["param"]) == (400, "logit_bias")
+    assert len(refused.body) < 500
+    assert not engine.requests
+
+
+def test_text_that_is_no_number_is_text(client: Client, engine: FakeEngine) -> None:
+    biases = [{"1.2.3": 1}, {"0x1": 1}, {"-": 1}, {" ": 1}, [["1.5", 1]], [["65", 1]], {"007": 1, "259": 1}]
+    for bias in biases:
+        assert client.send(PATH, {"prompt": "Hi", "logit_bias": bias}).status == 200, bias
+    found = [set(request.settings["sampling"].logit_bias) for request in engine.requests]
+    assert found == [*({*text.encode()} for text in ("1.2.3", "0x1", "-", " ", "1.5", "65")), {7, 259}]
+    assert client.send(PATH, {"prompt": "Hi", "logit_bias": [["", 1]]}).status == 400
+
+
 def test_drafting_arrives(client: Client, engine: FakeEngine) -> None:
     for wanted in (
         {"types": "fake", "n_max": 3, "n_min": 1, "p_min": 0.5, "rule": "coupled"},

@@ -18,7 +18,9 @@ import pytest
 
 from pyspec.errors import ConfigError
 from pyspec.server.app import make_service
+from pyspec.server.logs import TextFormatter
 from pyspec.server.running import Server, address_of, bind, serve
+from pyspec.speculation.config import Speculation
 from tests.server.fakes import FakeEngine, Script, as_served
 from tests.server.in_thread import Running
 
@@ -127,18 +129,32 @@ def test_an_answer_may_take_longer_than_a_head(engine: FakeEngine) -> None:
             assert post(running.address, {"prompt": "Hi"})["choices"][0]["text"] == "Hello, world!"
 
 
+@pytest.mark.parametrize("auto", [False, True])
 def test_it_says_which_drafters_there_are(
-    engine: FakeEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    auto: bool,  # noqa: FBT001 - a case
 ) -> None:
+    engine.speculation = Speculation("auto" if auto else "fake")
     monkeypatch.setattr(Server, "run", lambda self, _sockets: self._on_start())
     with caplog.at_level("INFO", "pyspec.server"), bind("127.0.0.1", 0) as bound:
         serve(make_service(as_served(engine)), bound)
     (line,) = [record for record in caplog.records if record.message == "listening"]
-    assert line.fields["drafters"] == "fake"  # type: ignore[attr-defined]
+    fields = line.fields  # type: ignore[attr-defined]
+    assert (fields["drafters"], fields["auto"]) == ("fake", auto)
+    assert TextFormatter().format(line).endswith(f" drafters=fake auto={'true' if auto else 'false'}")
 
 
 SERVE = """
+import signal
+
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # who starts this may ignore them
+    if hasattr(signal, name):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
 from pyspec.server.app import make_service
+from pyspec.server.logs import TextFormatter
 from pyspec.server.running import bind, serve
 from tests.server.fakes import FakeEngine, as_served
 
@@ -147,8 +163,9 @@ print(serve(make_service(as_served(FakeEngine())), bind("127.0.0.1", 0), lambda 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_ends_it_in_order(name: str) -> None:
+    number = signal.Signals[name]
     with subprocess.Popen([sys.executable, "-W", "error", "-c", SERVE], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -156,6 +173,18 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
         process.send_signal(number)
         assert process.wait(60) == 0
         assert process.stdout.read() == f"{int(number)}\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_nohup_is_respected(engine: FakeEngine, ignored: bool) -> None:  # noqa: FBT001 - a case
+    server = Server(make_service(as_served(engine)), lambda: None)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with server.capture_signals():
+            assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) is ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_an_address_that_is_taken_is_an_error_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Annotated, Any, Protocol
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig
+from pyspec.config import MAX_INT32, MAX_SEED, SamplingConfig, shown
 from pyspec.server.bodies.base import Body, ListOf, TokenId
 from pyspec.server.errors import invalid
 
@@ -77,6 +78,7 @@ class SamplingFields(Body):
 class BiasVocab(Protocol):
     """What biases need of a vocabulary."""
 
+    n_tokens: int
     eog: frozenset[int]
 
     def tokenize(self, text: str) -> list[int]:
@@ -109,7 +111,7 @@ def sampling_config(body: SamplingFields, defaults: SamplingConfig, vocab: BiasV
 
     Raises:
         ConfigError: A value is out of its range.
-        ApiError: Two fields contradict each other, or ``samplers`` is another order.
+        ApiError: Two fields contradict each other, ``samplers`` is another order, or ``logit_bias`` names no token.
     """
     given: dict[str, Any] = {}
     for name in SamplingFields.model_fields.keys() - _OTHERS:
@@ -155,15 +157,23 @@ def with_seed(config: SamplingConfig, i: int) -> SamplingConfig:
 
 
 def _biases(given: Biases | None, vocab: BiasVocab) -> dict[int, float]:
-    entries = [(_named(key), bias) for key, bias in given.items()] if isinstance(given, dict) else given or ()
+    entries = [(_named(key, vocab), bias) for key, bias in given.items()] if isinstance(given, dict) else given or ()
     biases = {}
     for key, bias in entries:
         value = (0.0 if bias else -math.inf) if isinstance(bias, bool) else float(bias)
         tokens = [key] if isinstance(key, int) else vocab.tokenize(key)
+        if not tokens:
+            raise invalid("logit_bias has an empty text, which stands for no token.", param="logit_bias")
         biases.update(dict.fromkeys(tokens, value))
     return biases
 
 
-def _named(key: str) -> int | str:
-    """Return the id that a key of a JSON object is, as OpenAI has it; llama.cpp's may be text."""
-    return int(key) if key.isdecimal() and len(key) <= len(str(MAX_INT32)) else key
+def _named(key: str, vocab: BiasVocab) -> int | str:
+    """Return the id that a key of a JSON object is, as OpenAI has it; llama.cpp's may be text, but no number."""
+    if key.isascii() and key.isdecimal() and len(key) <= len(str(MAX_INT32)) and int(key) < vocab.n_tokens:
+        return int(key)
+    with contextlib.suppress(ValueError):
+        float(key)
+        msg = f"logit_bias has the key {shown(key)}, which is no token: ids are 0 to {vocab.n_tokens - 1}."
+        raise invalid(msg, param="logit_bias", code="invalid_token")
+    return key
