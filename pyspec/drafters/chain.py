@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.drafters.contract import checked_drafts, require_contract, without_rows
+from pyspec.drafters.contract import checked_drafts, checked_state, failed, require_contract, without_rows
+from pyspec.drafters.guarded import guarded
 from pyspec.errors import DrafterError, PyspecError
 from pyspec.speculation.draft import (
     NO_DRAFT,
@@ -40,9 +41,10 @@ class Chain:
     The others hear ``accept(own=False)``. A chain of none is plain decoding.
 
     Args:
-        drafters: In the order to ask; the chain owns and closes them.
+        drafters: In the order to ask; the chain owns and closes them. They get to read only what they are shown.
 
     Attributes:
+        drafters: Those of them that may propose anything.
         n_max: The longest draft that any of them may return; 0 for plain decoding.
         needs: What any of them reads from the target.
         stats: Per drafter name, of all requests since ``new_stats`` was called last.
@@ -52,14 +54,15 @@ class Chain:
         for drafter in drafters:
             require_contract(drafter)
         self.drafters = tuple(drafter for drafter in drafters if drafter.n_max > 0)
-        self._closing = tuple(drafters)
-        self.n_max = max((drafter.n_max for drafter in self.drafters), default=0)
-        self.needs = functools.reduce(operator.or_, (drafter.needs for drafter in self.drafters), Needs.NOTHING)
+        self._closing = tuple(guarded(drafter) for drafter in drafters)
+        self._members = tuple(member for member in self._closing if member.n_max > 0)
+        self.n_max = max((member.n_max for member in self._members), default=0)
+        self.needs = functools.reduce(operator.or_, (member.needs for member in self._members), Needs.NOTHING)
         self.stats: dict[str, DrafterStats] = {}
         self._of: dict[int, dict[str, DrafterStats]] = {}  # the request of each sequence
         self._rows: dict[int, Rows] = {}
-        if len(self.new_stats()) != len(self.drafters):
-            names = ", ".join(drafter.name for drafter in self.drafters)
+        if len(self.new_stats()) != len(self._members):
+            names = ", ".join(member.name for member in self._members)
             msg = f"A chain cannot hold two drafters of the same name: {names}."
             raise DrafterError(msg)
 
@@ -84,7 +87,7 @@ class Chain:
             rows: Position to the row of floats that stands there in place of a token.
         """
         self._open(seq_id, rows)
-        for drafter in self.drafters:
+        for drafter in self._members:
             with self._call(drafter, "begin", [seq_id]):
                 if rows and hasattr(drafter, "embed"):
                     drafter.embed(seq_id, rows)
@@ -94,14 +97,14 @@ class Chain:
 
     def rebegin(self, seq_id: int, tokens: TokenView) -> None:
         """The history of a request has become another one; it is counted as the same request."""
-        for drafter in self.drafters:
+        for drafter in self._members:
             with self._call(drafter, "begin", [seq_id]):
                 drafter.begin(seq_id, tokens)
 
     def rewind(self, seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
         """A new request starts, whose beginning the sequence holds already; see ``Drafter.rewind``."""
         self._open(seq_id, None)
-        for drafter in self.drafters:
+        for drafter in self._members:
             with self._call(drafter, "begin", [seq_id]):
                 if hasattr(drafter, "rewind"):
                     drafter.rewind(seq_id, tokens, length, n_same)
@@ -111,7 +114,7 @@ class Chain:
     def observe(self, batch: EvaluatedBatch) -> None:
         """The target has evaluated this."""
         sequences = sorted({seq_id for each in batch.seq_ids for seq_id in each})
-        for drafter in self.drafters:
+        for drafter in self._members:
             if drafter.needs is not Needs.NOTHING:
                 with self._call(drafter, "observe", sequences):
                     drafter.observe(batch)
@@ -120,7 +123,7 @@ class Chain:
         """Return the first draft that is not empty, per request."""
         proposals = [NO_DRAFT] * len(requests)
         waiting = list(range(len(requests)))
-        for drafter in self.drafters:
+        for drafter in self._members:
             asked = [i for i in waiting if requests[i].drafting.allows(drafter.name)]
             if not asked:
                 continue
@@ -134,11 +137,11 @@ class Chain:
     def accept(self, seq_id: int, proposal: Proposal, n_accepted: int) -> None:
         """Tell every drafter about a decision, also when one of them raises, and count it."""
         tell = functools.partial(self._tell, seq_id=seq_id, proposal=proposal, n_accepted=n_accepted)
-        run_all(functools.partial(tell, drafter) for drafter in self.drafters)
+        run_all(functools.partial(tell, drafter) for drafter in self._members)
 
     def discard(self, seq_id: int) -> None:
         """Tell the drafters that care that the round was undone."""
-        run_all(functools.partial(self._discard, drafter, seq_id) for drafter in self.drafters)
+        run_all(functools.partial(self._discard, drafter, seq_id) for drafter in self._members)
 
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
         """A round is over. Nothing is chosen here by what it cost."""
@@ -146,11 +149,11 @@ class Chain:
     def save_state(self, seq_id: int) -> dict[str, bytes]:
         """Return the states of the drafters that have one, by name."""
         states = {}
-        for drafter in self.drafters:
+        for drafter in self._members:
             with _blamed(drafter, "save_state"):
                 state = drafter.save_state(seq_id) if hasattr(drafter, "save_state") else None
             if state is not None:
-                states[drafter.name] = state
+                states[drafter.name] = checked_state(state, drafter.name)
         return states
 
     def load_state(self, seq_id: int, tokens: TokenView, states: Mapping[str, bytes]) -> None:
@@ -160,7 +163,7 @@ class Chain:
             StateError: A state is damaged or of another draft model.
         """
         self._rows[seq_id], self._of[seq_id] = {}, self._zeros()
-        for drafter in self.drafters:
+        for drafter in self._members:
             state = states.get(drafter.name)
             with _blamed(drafter, "load_state"):
                 if state is None:
@@ -170,22 +173,26 @@ class Chain:
 
     def close(self) -> None:
         """Close the drafters. May be called again."""
-        run_all(drafter.close for drafter in self._closing)
+        run_all(functools.partial(self._close, drafter) for drafter in self._closing)
 
     def _open(self, seq_id: int, rows: Rows | None) -> None:
         """Begin to count for a request."""
         self._rows[seq_id] = rows or {}
         self._of[seq_id] = self._zeros()
-        for drafter in self.drafters:
+        for drafter in self._members:
             for stats in self._counters(drafter, seq_id):
                 stats.n_begin += 1
 
     def _zeros(self) -> dict[str, DrafterStats]:
-        return {drafter.name: DrafterStats() for drafter in self.drafters}
+        return {drafter.name: DrafterStats() for drafter in self._members}
 
     def _counters(self, drafter: Drafter, seq_id: int) -> tuple[DrafterStats, DrafterStats]:
         """Return where to count for a sequence: its request's counters and those of all requests."""
         return self.stats_of(seq_id)[drafter.name], self.stats[drafter.name]
+
+    def _close(self, drafter: Drafter) -> None:
+        with _blamed(drafter, "close"):
+            drafter.close()
 
     def _discard(self, drafter: Any, seq_id: int) -> None:
         if hasattr(drafter, "discard"):
@@ -235,8 +242,7 @@ class _blamed:  # noqa: N801 - used like a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, (Exception, GeneratorExit)) and not isinstance(error, PyspecError):
-            msg = f"The drafter {self._drafter.name} failed in {self._method}(): {type(error).__name__}: {error}"
-            raise DrafterError(msg) from error
+            raise failed(self._drafter.name, f"in {self._method}()", error) from error
 
 
 class _Call(_blamed):
@@ -273,4 +279,8 @@ class _Call(_blamed):
 
 def _n_model_tokens(drafter: Drafter) -> int:
     """Return how many tokens the drafter's model has evaluated; lookups have none."""
-    return int(getattr(drafter, "n_model_tokens", 0))
+    n_tokens = getattr(drafter, "n_model_tokens", 0)
+    try:
+        return int(n_tokens)
+    except Exception as error:
+        raise failed(drafter.name, "when its 'n_model_tokens' were counted", error) from error

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspec.errors import DrafterError
+from pyspec.config import as_index, shown
+from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import NO_TOKEN
-from pyspec.speculation.draft import Candidates, Draft, Drafter, DraftRequest
+from pyspec.speculation.draft import Candidates, Draft, Drafter, DraftRequest, Needs
 
 _CONTRACT = {
-    "name": "what users call it",
-    "n_max": "the longest draft it may return",
+    "name": "the text that users call it",
+    "n_max": "the longest draft it may return, an integer",
     "needs": "what it reads from the target, such as Needs.NOTHING",
-    "begin": "called when a request starts",
-    "observe": "called with what the target evaluated",
-    "draft": "called for drafts",
-    "accept": "called when the target decided",
-    "close": "called at the end",
+    "begin": "a method, called when a request starts",
+    "observe": "a method, called with what the target evaluated",
+    "draft": "a method, called for drafts",
+    "accept": "a method, called when the target decided",
+    "close": "a method, called at the end",
 }
 
 
@@ -27,29 +28,88 @@ def require_contract(drafter: object) -> None:
     """Refuse what is no drafter, before anything is computed.
 
     Raises:
-        DrafterError: An attribute is missing; the message says which, and what it is for.
+        DrafterError: An attribute is missing or wrong; the message says which, and what it is for.
     """
-    for attribute, purpose in _CONTRACT.items():
-        if not hasattr(drafter, attribute):
-            name = getattr(drafter, "name", type(drafter).__name__)
-            msg = (
-                f"The drafter {name} has no {attribute!r}: {purpose}. "
-                f"pyspec.drafters.ModelFreeDrafter has defaults for all but name, n_max and draft."
-            )
-            raise DrafterError(msg)
+    try:
+        faults = (_fault(drafter, attribute) for attribute in _CONTRACT)
+        fault = next(filter(None, faults), None)
+    except Exception as error:
+        raise failed(type(drafter).__name__, "when asked for its attributes", error) from error
+    if fault is not None:
+        raise DrafterError(fault)
+
+
+def _fault(drafter: object, attribute: str) -> str | None:
+    """Return what is wrong with an attribute of a drafter, or None."""
+    name = getattr(drafter, "name", None)
+    who = name if isinstance(name, str) and name else type(drafter).__name__
+    if not hasattr(drafter, attribute):
+        return (
+            f"The drafter {who} has no {attribute!r}: {_CONTRACT[attribute]}. "
+            f"pyspec.drafters.ModelFreeDrafter has defaults for all but name, n_max and draft."
+        )
+    value = getattr(drafter, attribute)
+    if not _IS_RIGHT.get(attribute, callable)(value):
+        return f"The drafter {who} has {shown(value)} as {attribute!r}, which must be {_CONTRACT[attribute]}."
+    return None
+
+
+_IS_RIGHT: Mapping[str, Callable[[Any], bool]] = {
+    "name": lambda name: isinstance(name, str) and name != "",
+    "n_max": lambda n_max: as_index(n_max) is not None,
+    "needs": lambda needs: isinstance(needs, Needs),
+}
+"""What tells that an attribute is what the contract wants; the others are called."""
+
+
+def failed(name: str, where: str, error: BaseException) -> DrafterError:
+    """Return the error that says whose fault an exception of unknown code is.
+
+    Args:
+        name: Of the drafter.
+        where: What it did, such as "in draft()".
+        error: What it raised.
+    """
+    return DrafterError(f"The drafter {name} failed {where}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """Return the kind and the text of an exception, also of one that has none to show."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - classes of others may raise anything
+        return f"{type(error).__name__}, which cannot be shown as text"
 
 
 def checked_drafts(drafts: Any, requests: Sequence[DraftRequest], drafter: Drafter) -> list[Draft]:
     """Return one draft per request, each within its budget, its tokens as plain integers.
 
     Raises:
-        DrafterError: There are too many or too few, or one is no draft.
+        DrafterError: There are too many or too few, or one is no draft, or cannot be read.
     """
-    n_drafts = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
-    if n_drafts != len(requests):
-        msg = f"The drafter {drafter.name} answered {len(requests)} requests with {n_drafts} drafts."
+    try:
+        n_drafts = len(drafts) if isinstance(drafts, Sequence) else type(drafts).__name__
+        if n_drafts != len(requests):
+            msg = f"The drafter {drafter.name} answered {len(requests)} requests with {n_drafts} drafts."
+            raise DrafterError(msg)  # noqa: TRY301 - a function for it would be called in every round
+        return [_checked(draft, drafter.name, request.budget) for draft, request in zip(drafts, requests, strict=True)]
+    except PyspecError:
+        raise
+    except (Exception, GeneratorExit) as error:  # what it answers with may compute its tokens only now
+        msg = f"The drafter {drafter.name} proposed what is not a draft of token ids: {said(error)}."
+        raise DrafterError(msg) from error
+
+
+def checked_state(state: Any, name: str) -> bytes:
+    """Return what a drafter wants to be saved.
+
+    Raises:
+        DrafterError: It is not bytes.
+    """
+    if not isinstance(state, (bytes, bytearray, memoryview)):
+        msg = f"The drafter {name} returned {shown(state)} from save_state(); it must be bytes, or None for nothing."
         raise DrafterError(msg)
-    return [_checked(draft, drafter.name, request.budget) for draft, request in zip(drafts, requests, strict=True)]
+    return bytes(state)
 
 
 def without_rows(draft: Draft) -> Draft:
@@ -59,22 +119,14 @@ def without_rows(draft: Draft) -> Draft:
 
 
 def _checked(draft: Draft, name: str, budget: int) -> Draft:
-    """Return a draft within its budget, its tokens as plain integers.
-
-    Raises:
-        DrafterError: It is no draft, or a token is no integer.
-    """
-    if isinstance(draft, Draft) and type(draft.tokens) is tuple and not draft.tokens:
+    """Return a draft within its budget, its tokens as plain integers; what is none raises whatever it raises."""
+    if type(draft) is Draft and type(draft.tokens) is tuple and not draft.tokens:
         return draft
-    try:
-        tokens = tuple(map(operator.index, itertools.islice(draft.tokens, budget)))
-    except (TypeError, AttributeError) as error:
-        msg = f"The drafter {name} proposed what is not a draft of token ids: {error}."
-        raise DrafterError(msg) from error
-    signals = getattr(draft, "signals", None)
+    tokens = tuple(map(operator.index, itertools.islice(draft.tokens, budget)))
+    probs, signals = draft.probs, getattr(draft, "signals", None)
     return Draft(
         tokens,
-        None if draft.probs is None else _checked_probs(draft.probs, len(tokens), name),
+        None if probs is None else _checked_probs(probs, len(tokens), name),
         None if signals is None else _checked_signals(signals, len(tokens), name),
     )
 

@@ -86,7 +86,7 @@ class Controller(Chain):
         self._memory = memory
         self._clock = clock
         self._scores = Scores(self.acceptance)
-        self._paid = {each.name: self._as_paid(each) for each in self.drafters if hasattr(each, "n_model_tokens")}
+        self._paid = {each.name: self._as_paid(each) for each in self._members if hasattr(each, "n_model_tokens")}
         self._looking = Looking(self.costs, self.n_max)
         self._n_looks = 0
         self._n_slow: dict[str, int] = {}
@@ -235,7 +235,7 @@ class Controller(Chain):
         self._n_looks += 1
         wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
         began = before = self._clock()
-        for drafter in self.drafters:
+        for drafter in self._members:
             name = drafter.name
             asked = [i for i in awake if requests[i].drafting.allows(name)]
             if name in self._paid or not asked:

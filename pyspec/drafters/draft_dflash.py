@@ -39,6 +39,7 @@ class DraftDFlash(ModelDrafter):
     """Drafts with DFlash or DFlash2; see ``ModelDrafter`` for the options."""
 
     name = "draft-dflash"
+    reads_only = True
     needs = Needs.LAYER_INPUTS
     heeds_judge = False  # all tokens come at once
     first_row = 1  # the row that proposes the first draft token
@@ -191,6 +192,7 @@ class DraftDSpark(DraftDFlash):
     """Drafts with DSpark; see ``ModelDrafter`` for the options. ``p_min`` is compared with the confidence head."""
 
     name = "draft-dspark"
+    reads_only = True
 
     def _set_block(self, model: Model) -> None:
         self.first_row = 0 if model.metadata.get("dflash.sample_from_anchor", "true") == "true" else 1

@@ -28,6 +28,7 @@ class DraftEagle3(NextTokenHead):
     """Drafts with an EAGLE-3 head; see ``ModelDrafter`` for the options."""
 
     name = "draft-eagle3"
+    reads_only = True
     needs = Needs.LAYER_INPUTS
 
     def _open(self, resources: Resources) -> None:

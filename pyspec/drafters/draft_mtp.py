@@ -37,6 +37,7 @@ class DraftMtp(NextTokenHead):
     """Drafts with next-n layers; see ``ModelDrafter`` for the options."""
 
     name = "draft-mtp"
+    reads_only = True
     needs = Needs.NEXT_N
     shift = 1
 

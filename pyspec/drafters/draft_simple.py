@@ -42,6 +42,7 @@ class DraftSimple(ModelDrafter):
     """Drafts with a draft model; see ``ModelDrafter`` for the options."""
 
     name = "draft-simple"
+    reads_only = True
     reads_late = True  # a prompt, when the first draft after it is asked for: "auto" may never ask
 
     def _open(self, resources: Resources) -> None:

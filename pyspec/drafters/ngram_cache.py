@@ -139,6 +139,7 @@ class NgramCache(ModelFreeDrafter):
     """
 
     name = "ngram-cache"
+    reads_only = True
 
     def __init__(
         self,

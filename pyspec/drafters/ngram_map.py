@@ -126,6 +126,7 @@ class NgramMapK(ModelFreeDrafter):
     """
 
     name = "ngram-map-k"
+    reads_only = True
 
     def __init__(self, *, size_n: int = 12, size_m: int = 48) -> None:
         self.size_n = require_int("size_n", size_n, 1, _LONGEST)
@@ -191,6 +192,7 @@ class NgramMapK4V(NgramMapK):
     """
 
     name = "ngram-map-k4v"
+    reads_only = True
 
     def __init__(
         self,

@@ -63,6 +63,7 @@ class NgramMod(ModelFreeDrafter):
     """
 
     name = "ngram-mod"
+    reads_only = True
 
     def __init__(
         self, *, n_match: int = 24, n_max: int = 64, n_min: int | None = None, share: bool = False, forgets: bool = True

@@ -29,6 +29,7 @@ class NgramSimple(ModelFreeDrafter):
     """
 
     name = "ngram-simple"
+    reads_only = True
 
     def __init__(self, *, size_n: int = 12, size_m: int = 48) -> None:
         self.size_n = require_int("size_n", size_n, 1, _LONGEST)

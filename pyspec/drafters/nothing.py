@@ -12,6 +12,7 @@ class NoDrafter(ModelFreeDrafter):
     """Never proposes anything."""
 
     name = "none"
+    reads_only = True
     n_max = 0
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:

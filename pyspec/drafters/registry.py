@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from pyspec.config import shown
+from pyspec.drafters.contract import said
 from pyspec.errors import ConfigError, DrafterError, PyspecError
 
 if TYPE_CHECKING:
@@ -129,13 +131,14 @@ def _built(factory: Callable[..., Any], name: str, options: dict[str, Any]) -> D
     """Build a drafter, whose exceptions are its own unless they are pyspec's."""
     try:
         drafter: Drafter = factory(**options)
+        own_name = getattr(drafter, "name", name)
     except PyspecError:
         raise
     except Exception as error:
-        msg = f"The drafter {name} cannot be built: {type(error).__name__}: {error}"
+        msg = f"The drafter {name} cannot be built: {said(error)}"
         raise DrafterError(msg) from error
-    if getattr(drafter, "name", name) != name:
-        msg = f"The drafter registered as {name} calls itself {drafter.name!r}; both must be the same."
+    if not isinstance(own_name, str) or own_name != name:
+        msg = f"The drafter registered as {name} calls itself {shown(own_name)}; both must be the same."
         raise DrafterError(msg)
     return drafter
 
@@ -188,10 +191,23 @@ def _factory(name: str) -> Callable[..., Any]:
         raise ConfigError(msg)
     try:
         factory: Callable[..., Any] = point.load()
-    except Exception as error:
-        msg = f"The drafter {name} of {point.value} cannot be imported: {error}"
+    except (Exception, SystemExit, GeneratorExit) as error:  # of a module that ends the program when it is imported
+        msg = f"The drafter {name} of {point.value} cannot be imported: {said(error)}"
         raise DrafterError(msg) from error
+    _require_signature(factory, name, point.value)
     return factory
+
+
+def _require_signature(factory: object, name: str, place: str) -> None:
+    """Refuse what builds nothing, or does not say which options it has."""
+    try:
+        inspect.signature(cast("Callable[..., Any]", factory))
+    except Exception as error:
+        msg = (
+            f"The drafter {name} cannot be built from {place}, which is {shown(factory)}; an entry point must name a "
+            f"class or function with named options: {said(error)}"
+        )
+        raise DrafterError(msg) from error
 
 
 def _option_names(factory: Callable[..., Any]) -> list[str]:

@@ -81,6 +81,7 @@ class Suffix(ModelFreeDrafter):
     """
 
     name = "suffix"
+    reads_only = True
 
     def __init__(  # noqa: PLR0913 - each is an option by its own name
         self,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspec.speculation.round import Outcome
 
 TokenView = Sequence[int]
-"""Read-only tokens; the engine passes its own list, so nothing is copied per round."""
+"""Tokens to read: the engine's own, which grow. Nothing is copied per round; see ``pyspec.drafters.guarded``."""
 
 
 class Needs(enum.Flag):
@@ -143,7 +143,7 @@ class Candidates:
     """A truncated distribution over tokens; every other token has probability 0.
 
     Attributes:
-        tokens: Ids, [k].
+        tokens: Different ids, [k], at least one.
         probs: Their probabilities, [k]; they sum to 1.
     """
 
@@ -200,7 +200,8 @@ class Span(NamedTuple):
 class EvaluatedBatch:
     """What the target has just evaluated; good during the call that receives it.
 
-    Entries of a later batch at the same positions replace these: a draft that was not accepted, for example.
+    Entries of a later batch at the same positions replace these: a draft that was not accepted, for example. The lists
+    are the engine's and not to be changed; arrays of ``hidden`` belong to whoever asked for them.
 
     Attributes:
         tokens: Token per entry, ``NO_TOKEN`` where an embedding stands in its place.
@@ -244,8 +245,11 @@ class Drafter(Protocol):
     does not evaluate again. For a drafter that needs something of the target, ``length`` is below ``n_same``: what
     stands beside the rows before ``length`` is the same too.
 
+    What it is shown is not to be changed. A class with ``reads_only = True`` in its own body promises that, and reads
+    the engine's own lists, which is faster; others read them through ``ReadOnly``.
+
     Attributes:
-        name: Such as "ngram-simple".
+        name: Such as "ngram-simple". This and the next two are read once, when the chain is made.
         n_max: Longest draft it may return.
         needs: What it reads from the target.
     """

@@ -55,7 +55,7 @@ class Sequence:
 
     Attributes:
         seq_id: Its number in the target's memory.
-        history: The committed tokens. Drafters read it while a round runs and must not change it.
+        history: The committed tokens. It stays the same list; drafters read it while a round runs.
         pending: The token that was emitted last and is not in memory yet.
         sampler: Chooses tokens; its state ends at the pending token.
         ending: Knows when to stop; its text ends at the pending token.

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pyspec.errors import DrafterError
 from pyspec.llama.batch import NO_TOKEN, Batch
 from pyspec.speculation.draft import EvaluatedBatch, Needs, Proposal, Proposer
+from pyspec.speculation.drawn import check_drawn
 from pyspec.speculation.sequence import Sequence as SequenceState
 from pyspec.speculation.target import Target, TargetRows
 
@@ -110,7 +111,7 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
         Per share its logits rows, [n_outputs, n_vocab]: row i decides what follows draft token i - 1.
 
     Raises:
-        DrafterError: A draft holds what is not a token of the target.
+        DrafterError: A draft holds what is not a token of the target, or cannot have been drawn as it says.
     """
     buffer.clear()
     counts = []
@@ -122,7 +123,7 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
         if proposal is not None:
             buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)
             if proposal.draft.tokens:
-                _check_tokens(proposal, target.n_vocab)
+                _check(proposal, target.n_vocab)
                 buffer.extend(proposal.draft.tokens, sequence.n_committed + 1, sequence.seq_id, output=True)
         counts.append(buffer.n_outputs - n_before)
     rows = evaluate(target, buffer, proposer)
@@ -187,8 +188,10 @@ def _runs(shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
         yield [share for _, share in run]
 
 
-def _check_tokens(proposal: Proposal, n_vocab: int) -> None:
+def _check(proposal: Proposal, n_vocab: int) -> None:
     for token in proposal.draft.tokens:
         if not 0 <= token < n_vocab:
             msg = f"The drafter {proposal.drafter} proposed {token!r}; the target has the tokens 0 to {n_vocab - 1}."
             raise DrafterError(msg)
+    if proposal.draft.probs is not None:
+        check_drawn(proposal.draft, n_vocab, proposal.drafter)

@@ -33,13 +33,43 @@ class Heavy:
 
     def __init__(self, *, resources, n_max=2):
         self.resources, self.n_max = resources, n_max
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Unnamed:
+    def __init__(self):
+        self.n_max = 2
+
+    @property
+    def name(self):
+        raise Wordless
+
+
+class Fails:
+    def __init__(self):
+        raise Wordless
+
+
+class Odd:
+    __signature__ = "none"
+
+
+number, nothing, text = 3, None, "echo"
 '''
 
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package with the drafters echo, heavy and two that cannot be imported."""
+    """An installed package with the drafters echo and heavy, and with some that cannot be imported or built."""
     (tmp_path / "strange_drafters.py").write_text(STRANGER, encoding="utf-8")
+    wordless = "class E(Exception):\n    def __str__(self): raise self\nraise E"
+    for name, source in {"ending": "raise SystemExit(3)", "interrupt": "raise KeyboardInterrupt"}.items():
+        (tmp_path / f"strange_{name}.py").write_text(source, encoding="utf-8")
+    (tmp_path / "strange_wordless.py").write_text(wordless, encoding="utf-8")
     info = tmp_path / "strange_drafters-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-drafters\nVersion: 1\n", encoding="utf-8")
@@ -49,6 +79,15 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "heavy = strange_drafters:Heavy\n"
         "lost = strange_drafters:Lost\n"
         "gone = no_such_module:Gone\n"
+        "ends = strange_ending:Ends\n"
+        "wordless = strange_wordless:Wordless\n"
+        "interrupted = strange_interrupt:Interrupted\n"
+        "number = strange_drafters:number\n"
+        "nothing = strange_drafters:nothing\n"
+        "text = strange_drafters:text\n"
+        "odd = strange_drafters:Odd\n"
+        "fails = strange_drafters:Fails\n"
+        "unnamed = strange_drafters:Unnamed\n"
         "ngram-simple = strange_drafters:Echo\n",
         encoding="utf-8",
     )
@@ -89,9 +128,33 @@ def test_a_name_of_ours_stays_ours(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("stranger")
-@pytest.mark.parametrize("name", ["lost", "gone"])
+@pytest.mark.parametrize("name", ["lost", "gone", "ends", "wordless"])
 def test_a_drafter_that_cannot_be_imported_says_so(name: str) -> None:
-    with pytest.raises(DrafterError, match=f"The drafter {name} of .* cannot be imported"):
+    for use in (create, registry.option_names, lambda name: registry.longest_draft(name, {})):
+        with pytest.raises(DrafterError, match=f"The drafter {name} of .* cannot be imported: [A-Z]"):
+            use(name)
+    assert not registry.is_available(name)
+
+
+@pytest.mark.usefixtures("stranger")
+def test_an_interrupt_passes_while_a_drafter_is_imported() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        create("interrupted")
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize("name", ["number", "nothing", "text", "odd"])
+def test_an_entry_point_that_builds_nothing_says_so(name: str) -> None:
+    for use in (create, registry.option_names, lambda name: registry.longest_draft(name, {})):
+        with pytest.raises(DrafterError, match=f"The drafter {name} cannot be built from strange_drafters:"):
+            use(name)
+    assert not registry.is_available(name)
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize("name", ["fails", "unnamed"])
+def test_what_raises_while_it_is_built_says_so(name: str) -> None:
+    with pytest.raises(DrafterError, match=f"The drafter {name} cannot be built: Wordless, which cannot be shown"):
         create(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,11 +261,12 @@ def test_a_verdict_holds_what_the_target_chose() -> None:
     assert [finish.value for finish in Finish] == ["length", "eog", "stop", "context", "cancelled", "error"]
 
 
-def test_history_is_given_to_drafters_without_a_copy() -> None:
-    seen: list[object] = []
+@pytest.mark.parametrize("promises", [True, False])
+def test_history_is_given_to_drafters_without_a_copy(*, promises: bool) -> None:
+    seen: list[Any] = []
 
     class Looker(ModelFreeDrafter):
-        name, n_max = "looker", 4
+        name, n_max, reads_only = "looker", 4, promises
 
         def draft(self, requests: SequenceOf[DraftRequest]) -> list[Draft]:
             seen.extend(request.tokens for request in requests)
@@ -274,6 +276,9 @@ def test_history_is_given_to_drafters_without_a_copy() -> None:
     table.chain = Chain([Looker()])
     table.begin()
     outcome: Outcome = table.round(table.seats)[0]
-    assert seen == [table.seats[0].sequence.history]
-    assert seen[0] is table.seats[0].sequence.history
+    history = table.seats[0].sequence.history
+    assert seen == [history]
+    assert (seen[0] is history) is promises
+    history.append(9)
+    assert seen[0][-1] == 9
     assert outcome.sources == ("plain",)
