@@ -56,6 +56,9 @@ class PullMailbox(Mailbox):
     def _wait(self) -> None:
         self._scheduler.step()
 
+    def settle(self) -> None:
+        """Nobody plays on meanwhile."""
+
 
 def workplace(table: Table, **settings: Any) -> Place:
     """Return a scheduler over a table's target and chain."""

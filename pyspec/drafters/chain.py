@@ -143,6 +143,13 @@ class Chain:
         """Tell the drafters that care that the round was undone."""
         run_all(functools.partial(self._discard, drafter, seq_id) for drafter in self._members)
 
+    def end(self, seq_id: int, tokens: TokenView) -> None:
+        """A request is over; tell the drafters that learn from it, or go on with others meanwhile."""
+        for drafter in self._members:
+            if hasattr(drafter, "end"):
+                with _blamed(drafter, "end"):
+                    drafter.end(seq_id, tokens)
+
     def played(self, decodes: Sequence[Decoded], outcomes: Sequence[Outcome]) -> None:
         """A round is over. Nothing is chosen here by what it cost."""
 

@@ -64,9 +64,13 @@ def _embed(embed: Callable[..., None], seq_id: int, rows: Mapping[int, npt.NDArr
     embed(seq_id, MappingProxyType(shown))
 
 
+def _end(end: Callable[..., None], seq_id: int, tokens: TokenView) -> None:
+    end(seq_id, ReadOnly(tokens))
+
+
 def _rewind(rewind: Callable[..., None], seq_id: int, tokens: TokenView, length: int, n_same: int) -> None:
     rewind(seq_id, ReadOnly(tokens), length, n_same)
 
 
-_SHOWN: Mapping[str, Callable[..., None]] = {"embed": _embed, "rewind": _rewind}
+_SHOWN: Mapping[str, Callable[..., None]] = {"embed": _embed, "end": _end, "rewind": _rewind}
 """Methods that a drafter need not have, and how they are called."""

@@ -59,8 +59,8 @@ class Suffix(ModelFreeDrafter):
     """Proposes the most frequent continuation of the longest match.
 
     The automaton is a function of the history, so there is no state to save with a sequence. It takes about 230 bytes
-    for each token of the history. With ``share`` a request is remembered when it ends, which is when the next one
-    of its sequence begins, or at ``close``, which also saves; what its last round emitted was never seen.
+    for each token of the history. With ``share`` a request is remembered when it ends, all but its last token, and
+    ``close`` saves; one that failed is remembered when the next one of its sequence begins.
 
     Args:
         resources: From an engine, to refuse a file of another vocabulary. None: what the file holds is proposed.
@@ -116,11 +116,22 @@ class Suffix(ModelFreeDrafter):
 
     def begin(self, seq_id: int, tokens: TokenView) -> None:
         """Read a new history; if it begins with all of the former one, only what is new."""
-        former = self._end(seq_id)
+        former = self._leave(seq_id)
         n_same = _common_length(former.automaton.text, tokens)
         keeps = n_same == len(former.automaton)
         seat = self._seats[seq_id] = former if keeps else _Seat(n_given=min(n_same, former.n_given))
         seat.automaton.extend(tokens[len(seat.automaton) :])
+
+    def end(self, seq_id: int, tokens: TokenView) -> None:
+        """A request is over: past requests take in what they do not have of it."""
+        seat = self._seats.get(seq_id)
+        if self._memory is None or seat is None:
+            return
+        automaton = seat.automaton
+        n_read = len(automaton)
+        if automaton.text[-_N_COMPARED:].tolist() == [*tokens[max(0, n_read - _N_COMPARED) : n_read]]:
+            automaton.extend(tokens[n_read:])
+        self._learn(seat)
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Look up the end of each text."""
@@ -133,7 +144,7 @@ class Suffix(ModelFreeDrafter):
             NgramFileError: It cannot be saved. What the file had is still there, and another ``close`` tries again.
         """
         for seq_id in list(self._seats):
-            self._end(seq_id)
+            self._leave(seq_id)
         if self.file is not None and self._learned:
             suffix_file.update(Path(self.file), self._learned, self.max_tokens)
             self._learned = []
@@ -146,9 +157,14 @@ class Suffix(ModelFreeDrafter):
             require_tokens("file", str(path), int(request.max()), n_vocab)
             self._memory.add(request.tolist())
 
-    def _end(self, seq_id: int) -> _Seat:
-        """A sequence's request is over: past requests take in what they do not have of it."""
+    def _leave(self, seq_id: int) -> _Seat:
+        """Return what a sequence was before another text; a request of it that nobody ended is over now."""
         seat = self._seats.pop(seq_id, None) or _Seat()
+        self._learn(seat)
+        return seat
+
+    def _learn(self, seat: _Seat) -> None:
+        """Take in what past requests do not have of a text."""
         text = seat.automaton.text
         if self._memory is not None and seat.n_given < len(text):
             said = text[seat.n_given :]
@@ -156,7 +172,6 @@ class Suffix(ModelFreeDrafter):
             if self.file is not None:
                 self._learned = suffix_file.newest([*self._learned, np.array(said, np.int32)], self.max_tokens)
             seat.n_given = len(text)
-        return seat
 
     def _draft(self, request: DraftRequest) -> Draft:
         seat = self._read(request)

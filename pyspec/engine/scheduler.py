@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -33,6 +34,7 @@ from pyspec.speculation.rollback import run_all
 from pyspec.speculation.round import NO_CHANGES, Changes, Outcome, RoundBatch, no_changes, run_round
 from pyspec.speculation.target import Target
 
+_logger = logging.getLogger(__name__)
 _SHOWN_EVERY = 0.05  # seconds: copying what was counted takes as long as all else of a round
 
 
@@ -346,11 +348,19 @@ class Scheduler:
         request = slot.request
         if request is None:
             return
+        self._learn(slot, request)
         self._show_counts()
         drafters = self.chain.stats_of(slot.seq_id)
         early = finish is Finish.CANCELLED
         end = broken_off(request, finish, error, drafters) if early else Ended(finish, last, drafters=drafters)
         run_all((slot.end, functools.partial(request.tell, end)))
+
+    def _learn(self, slot: Slot, request: Request) -> None:
+        """Let drafters learn from a request. What goes wrong then takes nothing away from its answer."""
+        try:
+            self.chain.end(slot.seq_id, request.sequence.history)
+        except Exception:
+            _logger.exception("A request has ended, and a drafter could not learn from it.")
 
     def _fail(self, slot: Slot, request: Request, error: Exception) -> None:
         """End a request with an error; its memory is in doubt."""

@@ -237,7 +237,8 @@ class Drafter(Protocol):
     target decided, or by nothing when the round was undone. A drafter may also have ``discard(seq_id)``, which is
     called then; one that keeps a model's memory uses it to drop what it decoded for that draft. It may have
     ``embed(seq_id, rows)``, called before ``begin`` when rows of floats stand in place of some prompt tokens, which
-    then are ``NO_TOKEN``: ``rows`` has them by position.
+    then are ``NO_TOKEN``: ``rows`` has them by position. One that learns from requests may have
+    ``end(seq_id, tokens)``, called when one is over, with its history; what was left in the middle may have none.
 
     One whose state is worth keeping may have ``rewind(seq_id, tokens, length, n_same)``. It takes the place of
     ``begin`` when a new request starts like what the sequence holds: ``tokens`` is the new history, of which the first

@@ -62,6 +62,23 @@ class Discards(Says):
         self._hear("discard", seq_id)
 
 
+class Learns(Says):
+    """Learns from requests."""
+
+    def end(self, seq_id: int, tokens: TokenView) -> None:
+        self._hear("end", seq_id, list(tokens))
+
+
+def test_those_that_learn_hear_of_a_request_s_end() -> None:
+    learns, other = Learns("learns"), Says("other")
+    chain = Chain([other, learns])
+    chain.end(3, [1, 2])
+    assert (other.heard, learns.heard) == ([], [("end", 3, [1, 2])])
+    learns.fails_at = "end"
+    with pytest.raises(InjectedError):
+        chain.end(3, [1, 2])
+
+
 def request(seq_id: int, budget: int = 8) -> DraftRequest:
     return DraftRequest(seq_id, [1, 2], 3, 2, budget)
 

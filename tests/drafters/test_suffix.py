@@ -246,6 +246,28 @@ def test_with_share_past_requests_are_proposed() -> None:
     assert ask(drafter, [4, 9], seq_id=0) == []
 
 
+def test_a_request_that_ends_is_remembered_at_once_and_once() -> None:
+    drafter = Suffix(**EASY, share=True)
+    drafter.begin(0, [1, 2, 3])
+    drafter.end(0, [1, 2, 3, 4, 5])
+    assert ask(drafter, [1, 2], seq_id=1) == [3, 4, 5]
+    drafter.end(0, [1, 2, 3, 4, 5])
+    drafter.begin(0, [1, 2, 3, 4, 5, 6])  # a conversation that goes on
+    drafter.end(0, [1, 2, 3, 4, 5, 6, 7])
+    assert drafter._memory is not None
+    assert len(drafter._memory) == 7 + 2  # each request has a separator
+
+
+@pytest.mark.parametrize("tokens", [[], [1], [1, 2, 9, 9], [9, 9, 9, 9, 9]])
+def test_the_end_of_another_text_adds_nothing_of_it(tokens: list[int]) -> None:
+    drafter = Suffix(**EASY, share=True)
+    drafter.begin(0, [1, 2, 3])
+    drafter.end(0, tokens)
+    drafter.end(5, tokens)  # of a sequence that never began
+    assert ask(drafter, [1, 2], seq_id=1) == [3]
+    assert ask(drafter, [0, 9], seq_id=2) == []
+
+
 def test_the_longer_match_wins_and_the_own_one_if_they_are_equal() -> None:
     drafter = Suffix(**EASY, share=True, n_max=1)
     drafter.begin(0, [1, 2, 3, 4])
@@ -321,10 +343,10 @@ def test_the_output_is_that_of_plain_decoding(requests: list[Request], spec: Suf
     table.check_end()
 
 
-def engine_with(open_zoo: OpenZoo, target: str, types: str, **options: Any) -> pyspec.Engine:
-    sizes = pyspec.ContextConfig(n_ctx=512, n_batch=64, n_ubatch=16, n_threads=1)
+def engine_with(open_zoo: OpenZoo, target: str, types: str, *, n_slots: int = 1, **options: Any) -> pyspec.Engine:
+    sizes = pyspec.ContextConfig(n_ctx=512 * n_slots, n_batch=64, n_ubatch=16, n_threads=1)
     speculation = pyspec.Speculation(types, options={types: options} if options else {})
-    return pyspec.Engine(open_zoo(target), speculation=speculation, context=sizes)
+    return pyspec.Engine(open_zoo(target), speculation=speculation, context=sizes, n_slots=n_slots)
 
 
 @pytest.mark.native
@@ -349,3 +371,15 @@ def test_an_engine_with_share_drafts_what_it_said_before(open_zoo: OpenZoo) -> N
     n_accepted = [result.stats.n_accepted for result in results]
     assert results[0].tokens == results[2].tokens
     assert n_accepted[2] > n_accepted[0] + 20
+
+
+@pytest.mark.native
+@pytest.mark.model
+def test_what_is_shared_reaches_all_slots(open_zoo: OpenZoo) -> None:
+    with engine_with(open_zoo, "target-llama", "suffix", share=True, n_slots=3) as engine:
+        first, second = (engine.generate(PROMPT, max_tokens=60) for _ in range(2))
+        third = engine.stream([1, 75, 112], max_tokens=60)
+        others = engine.generate_many([PROMPT, PROMPT], max_tokens=60)
+        third.close()
+    assert second.stats.n_accepted > first.stats.n_accepted + 20
+    assert all(other.stats.n_accepted > first.stats.n_accepted + 20 for other in others)

@@ -49,6 +49,26 @@ def test_after_an_error_the_result_says_so_and_the_next_request_is_whole(
     check_equals(list(again), again.result, table.seats[0].plain)
 
 
+def test_learning_from_a_request_takes_nothing_away_from_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = Request(HashLogits(3, 8, order=2), 8, (1, 2, 3), max_tokens=20)
+    table = Table([request], [NgramSpec(2, 3)])
+    place, ends = workplace(table), list[tuple[int, list[int]]]()
+
+    def fail(seq_id: int, tokens: list[int]) -> None:
+        ends.append((seq_id, list(tokens)))
+        raise InjectedError
+
+    monkeypatch.setattr(place.scheduler.chain, "end", fail)
+    plain = table.seats[0].plain
+    for _ in range(2):
+        running = generation(place, request)
+        check_equals(list(running), running.result, plain)
+    assert ends == [(0, [1, 2, 3, *plain.tokens[:-1]])] * 2
+    assert "could not learn" in caplog.text
+
+
 @pytest.mark.parametrize("wants", [False, True])
 def test_what_is_not_known_of_tokens_has_its_place(wants: bool) -> None:  # noqa: FBT001
     seat = Seat(Request(HashLogits(3, 8), 8, (1, 2), max_tokens=4), 0, Fuse())
