@@ -119,6 +119,10 @@ class Chain:
                 with self._call(drafter, "observe", sequences):
                     drafter.observe(batch)
 
+    def rest(self, seq_ids: Sequence[int], n_entries: int) -> list[Proposal] | None:  # noqa: ARG002 - the interface
+        """Return None: these drafters are asked in every round."""
+        return None
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return the first draft that is not empty, per request."""
         proposals = [NO_DRAFT] * len(requests)

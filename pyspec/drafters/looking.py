@@ -43,6 +43,16 @@ class Looking:
         self._n_idle[seq_id] = 0
         self._prices = None
 
+    def sleep(self, seq_ids: Sequence[int]) -> bool:
+        """Begin a round if nothing is to be looked up in it, and return whether that is so."""
+        if (self._n_rounds + 1) % self._period == 0:
+            return False
+        for seq_id in seq_ids:
+            if self._n_idle.get(seq_id, 0) < _IDLE:
+                return False
+        self._n_rounds += 1
+        return True
+
     def awake(self, requests: Sequence[DraftRequest]) -> list[int]:
         """Begin a round, and return the numbers of those to look up."""
         self._n_rounds += 1

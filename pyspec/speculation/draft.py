@@ -341,6 +341,15 @@ class Proposer(Protocol):
         """What its drafters read from the target; ``observe`` is called when it is not nothing."""
         ...
 
+    def rest(self, seq_ids: Sequence[int], n_entries: int) -> Sequence[Proposal] | None:
+        """Return one proposal without a draft per sequence, or None: then ``propose`` is called for this round.
+
+        Args:
+            seq_ids: Of all sequences that may draft.
+            n_entries: Entries of the round's decode without drafts.
+        """
+        ...
+
     def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Proposal]:
         """Return one proposal per request, within its budget."""
         ...

@@ -9,6 +9,8 @@ from pyspec.speculation.draft import GRAMMAR, NO_DRAFT, Draft, DraftRequest, Pro
 from pyspec.speculation.sequence import ConstrainedSampler, Sequence
 from pyspec.speculation.target import Target
 
+_LEAST = 2  # tokens that a draft is of use for
+
 
 def propose(
     sequences: SequenceOf[Sequence], proposer: Proposer, target: Target, n_sharing: int | None = None
@@ -26,11 +28,12 @@ def propose(
     """
     if proposer.n_max == 0:
         return [NO_DRAFT] * len(sequences)
+    n_entries = _n_entries(sequences)
+    resting = _resting(sequences, proposer, n_entries)
+    if resting is not None:
+        return list(resting)
     proposals: dict[int, Proposal] = {}
     requests = []
-    n_entries = len(sequences)
-    for sequence in sequences:
-        n_entries += 0 if sequence.reading else sequence.lag
     for sequence in sequences:
         budget = draft_budget(sequence, target, n_sharing or len(sequences))
         if budget < 1:
@@ -55,6 +58,24 @@ def propose(
         for i, proposal in enumerate(proposer.propose(requests)):
             proposals[requests[i].seq_id] = proposal
     return [_legal(sequence, proposals.get(sequence.seq_id, NO_DRAFT), proposer) for sequence in sequences]
+
+
+def _n_entries(sequences: SequenceOf[Sequence]) -> int:
+    """Return the entries of the round's decode without drafts."""
+    n_entries = len(sequences)
+    for sequence in sequences:
+        n_entries += 0 if sequence.reading else sequence.lag
+    return n_entries
+
+
+def _resting(sequences: SequenceOf[Sequence], proposer: Proposer, n_entries: int) -> SequenceOf[Proposal] | None:
+    """Return proposals without a draft where nobody is to be asked; that is found out before requests are made."""
+    seq_ids = []
+    for sequence in sequences:
+        if sequence.ending.remaining < _LEAST or hasattr(sequence.sampler, "forced"):
+            return None
+        seq_ids.append(sequence.seq_id)
+    return proposer.rest(seq_ids, n_entries)
 
 
 def draft_budget(sequence: Sequence, target: Target, n_sharing: int) -> int:

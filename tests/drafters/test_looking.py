@@ -42,6 +42,13 @@ def request(position: int, *, seq_id: int = 0, n_entries: int = 1) -> DraftReque
     return DraftRequest(seq_id, [1] * position, 4, position, 7, n_entries=n_entries)
 
 
+def proposed(controller: Controller, position: int) -> Proposal:
+    """Return what a round of one sequence begins with."""
+    resting = controller.rest([0], 1)
+    (proposal,) = controller.propose([request(position)]) if resting is None else resting
+    return proposal
+
+
 def played(controller: Controller, proposal: Proposal, position: int, n_right: int, seconds: float = 0.010) -> None:
     """Tell the controller of a round of one sequence."""
     n_entries = 1 + len(proposal.draft.tokens)
@@ -55,7 +62,7 @@ def looked_up(lookup: Lookup, clock: Clock, n_rounds: int, costs: Costs | None =
     controller = Controller([lookup], Memory(), costs=costs or Costs(STEEP), clock=clock)  # type: ignore[arg-type]
     controller.begin(0, [1])
     for position in range(1, n_rounds + 1):
-        (proposal,) = controller.propose([request(position)])
+        proposal = proposed(controller, position)
         played(controller, proposal, position, 0)
     return controller
 
@@ -101,6 +108,29 @@ def test_only_some_of_several_texts_sleep() -> None:
     assert [looking.awake(requests) for _ in range(8)] == [[1], [1], [1], [0, 1]] * 2
 
 
+@pytest.mark.parametrize("n_idle", [(0, 0), (9, 0), (9, 9), (3, 9)])
+def test_a_round_in_which_all_sleep_is_the_one_in_which_nobody_is_awake(n_idle: tuple[int, int]) -> None:
+    asked, rested = Looking(Costs(STEEP), 7), Looking(Costs(STEEP), 7)
+    requests = [request(9, seq_id=seq_id, n_entries=2) for seq_id in (0, 1)]
+    for looking in (asked, rested):
+        for seq_id, n_rounds in enumerate(n_idle):
+            for _ in range(n_rounds):
+                looking.count(seq_id, 0)
+    for _ in range(40):
+        expected = asked.awake(requests)
+        assert ([] if rested.sleep([0, 1]) else rested.awake(requests)) == expected
+
+
+def test_a_text_of_another_round_is_no_reason_to_rest() -> None:
+    """What was expected before is of as many entries and sequences."""
+    clock = Clock()
+    controller = looked_up(Lookup(clock, signal=1.0), clock, 6)
+    assert controller.rest([0], 2) is None
+    assert controller.rest([0, 1], 1) is None
+    controller.begin(0, [1])
+    assert controller.rest([0], 1) is None
+
+
 def test_a_draft_that_cannot_be_worth_its_rows_is_discarded_without_being_weighed() -> None:
     """On a machine where a row costs as much as a decode, with a first token that stands in four of ten cases."""
     clock = Clock()
@@ -117,7 +147,7 @@ def test_rounds_of_texts_that_sleep_cost_nothing_to_learn_from() -> None:
     controller = looked_up(Lookup(clock, signal=1.0), clock, 5)
     seen, seconds = controller.costs.level.n_seen, controller.played_seconds
     for position in range(6, 26):
-        (proposal,) = controller.propose([request(position)])
+        proposal = proposed(controller, position)
         assert proposal.expected is not None
         assert proposal.expected.seconds >= proposal.expected.plain_seconds > 0.0
         played(controller, proposal, position, 0)
@@ -129,7 +159,7 @@ def test_a_machine_that_slows_down_is_noticed_while_texts_sleep() -> None:
     clock = Clock()
     controller = looked_up(Lookup(clock, signal=1.0), clock, 5)
     for position in range(6, 106):
-        (proposal,) = controller.propose([request(position)])
+        proposal = proposed(controller, position)
         played(controller, proposal, position, 0, seconds=0.020)
     assert controller.costs.verify.seconds(1) == pytest.approx(0.020, rel=0.05)
 

@@ -127,6 +127,9 @@ class Replayed:
         self.missing = golden.expected_drafts()
         self._chain = chain
 
+    def rest(self, _seq_ids: SequenceOf[int], _n_entries: int) -> None:
+        """Never."""
+
     def propose(self, requests: SequenceOf[DraftRequest]) -> list[Proposal]:
         due = [request for request in requests if (request.seq_id, request.position) in self.missing]
         proposals = dict.fromkeys((request.seq_id for request in requests), NO_DRAFT)

@@ -188,6 +188,9 @@ class Drawing:
         self._of = of
         self._numbers = numbers
 
+    def rest(self, _seq_ids: SequenceOf[int], _n_entries: int) -> None:
+        """Never."""
+
     def propose(self, requests: SequenceOf[DraftRequest]) -> list[Proposal]:
         (request,) = requests
         tokens: list[int] = []

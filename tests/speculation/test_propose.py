@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.speculation import Candidates, Draft, DraftRequest, Proposal
+from pyspec.speculation.draft import NO_DRAFT, Expectation
 from pyspec.speculation.propose import propose
 from tests.fake_sampling import FakeSampler
 from tests.fakes import HashLogits, Row
@@ -105,6 +106,40 @@ def test_output_under_a_grammar_is_that_of_plain_decoding(
             assert outcome.proposal.drafter in ("grammar", None), "nobody is asked for what is forced"
         if outcome.proposal.drafter == "grammar":
             assert outcome.n_accepted == len(drafted) > 0
+
+
+class Rests:
+    """A proposer that is not to be asked, if it can help it."""
+
+    n_max = 4
+    said = Proposal(Draft(), None, Expectation(None, 0, 1.0, 2.0, 2.0))
+
+    def __init__(self) -> None:
+        self.rested: list[tuple[list[int], int]] = []
+
+    def rest(self, seq_ids: SequenceOf[int], n_entries: int) -> list[Proposal]:
+        self.rested.append((list(seq_ids), n_entries))
+        return [self.said] * len(seq_ids)
+
+    def propose(self, requests: SequenceOf[DraftRequest]) -> list[Proposal]:
+        return [Proposal(Draft(), "asked")] * len(requests)
+
+
+@pytest.mark.parametrize(("max_tokens", "rests"), [(9, True), (2, True), (1, False)])
+def test_nobody_is_asked_while_the_proposer_rests(max_tokens: int, rests: bool) -> None:  # noqa: FBT001 - a case
+    table = Table([Request(HashLogits(1, 8), 8, (1, 2), max_tokens=max_tokens)])
+    sequence, proposer = table.seats[0].sequence, Rests()
+    sequence.lag = 3
+    (proposal,) = propose([sequence], proposer, table.target)  # type: ignore[arg-type]
+    assert proposal is (Rests.said if rests else NO_DRAFT)
+    assert proposer.rested == ([([0], 4)] if rests else [])
+
+
+def test_what_a_grammar_forces_is_no_rest() -> None:
+    table, seat = seated(CHOICES)
+    proposer = Rests()
+    (proposal,) = propose([seat.sequence], proposer, table.target)  # type: ignore[arg-type]
+    assert (proposal.drafter, proposer.rested) == ("asked", [])
 
 
 class Says:
