@@ -87,7 +87,8 @@ int32_t decode_status(int32_t code, const pys_context & context, int32_t n_entri
             return PYS_OK;
         case 1:
             return pys::fail(PYS_ERR_CONTEXT_FULL, "no free cells for a batch of " + std::to_string(n_entries) +
-                                                       " entries in a memory of " + std::to_string(llama_n_ctx(context.ctx)) +
+                                                       " entries in a memory of " +
+                                                       std::to_string(llama_n_ctx(context.ctx)) +
                                                        "; remove some of what it holds, or use a larger n_ctx");
         case 2:
             return pys::fail(PYS_ERR_ABORTED, "the decode was aborted");
@@ -127,7 +128,8 @@ int32_t process(pys_context * context, const pys_batch & batch, llama_process_ty
             return pys::fail(PYS_ERR_BATCH, "llama.cpp refused an entry of the batch");
         }
         const pys::workers::lease working(*context->workers, context->ctx);
-        const int32_t status = decode_status(llama_process(context->ctx, type, context->batch), *context, batch.n_tokens);
+        const int32_t status =
+            decode_status(llama_process(context->ctx, type, context->batch), *context, batch.n_tokens);
         if (status != PYS_OK) {
             return status;
         }
