@@ -24,12 +24,11 @@ class BatchBuffer:
         best: Receives the best token of each wanted row, [rows wanted or more].
     """
 
-    __slots__ = ("_arrays", "_capacity", "_flags", "_n", "_numbers", "_rows", "best", "ref")
+    __slots__ = ("_arrays", "_capacity", "_flags", "_numbers", "_rows", "best", "ref")
 
     def __init__(self) -> None:
         self._arrays = BatchArrays()
         self.ref = ctypes.byref(self._arrays)
-        self._n = 0
         self._rows: npt.NDArray[np.float32] | None = None
         self._numbers: array[int]
         self._flags: array[int]
@@ -61,8 +60,7 @@ class BatchBuffer:
                 numbers[k] = seq_id
                 k += 1
             numbers[3 * c + i + 1] = k - 2 * c
-        if n != self._n:
-            self._arrays.n_tokens = self._n = n
+        self._arrays.n_tokens = n
         if states or self._rows is not None:
             self._take_rows(states)
 

@@ -127,11 +127,19 @@ def test_a_name_of_ours_stays_ours(caplog: pytest.LogCaptureFixture) -> None:
         assert words in line
 
 
+NOT_IMPORTED = "of .* cannot be imported: [A-Z]"
+NOT_BUILT = "cannot be built from strange_drafters:"
+USELESS = {
+    **dict.fromkeys(("lost", "gone", "ends", "wordless"), NOT_IMPORTED),
+    **dict.fromkeys(("number", "nothing", "text", "odd"), NOT_BUILT),
+}
+
+
 @pytest.mark.usefixtures("stranger")
-@pytest.mark.parametrize("name", ["lost", "gone", "ends", "wordless"])
-def test_a_drafter_that_cannot_be_imported_says_so(name: str) -> None:
+@pytest.mark.parametrize(("name", "words"), USELESS.items())
+def test_an_entry_point_that_builds_nothing_says_so(name: str, words: str) -> None:
     for use in (create, registry.option_names, lambda name: registry.longest_draft(name, {})):
-        with pytest.raises(DrafterError, match=f"The drafter {name} of .* cannot be imported: [A-Z]"):
+        with pytest.raises(DrafterError, match=f"The drafter {name} {words}"):
             use(name)
     assert not registry.is_available(name)
 
@@ -140,15 +148,6 @@ def test_a_drafter_that_cannot_be_imported_says_so(name: str) -> None:
 def test_an_interrupt_passes_while_a_drafter_is_imported() -> None:
     with pytest.raises(KeyboardInterrupt):
         create("interrupted")
-
-
-@pytest.mark.usefixtures("stranger")
-@pytest.mark.parametrize("name", ["number", "nothing", "text", "odd"])
-def test_an_entry_point_that_builds_nothing_says_so(name: str) -> None:
-    for use in (create, registry.option_names, lambda name: registry.longest_draft(name, {})):
-        with pytest.raises(DrafterError, match=f"The drafter {name} cannot be built from strange_drafters:"):
-            use(name)
-    assert not registry.is_available(name)
 
 
 @pytest.mark.usefixtures("stranger")
