@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.drafters.chain import Chain, Rows
 from pyspec.drafters.looking import Looking
-from pyspec.drafters.market import Market
+from pyspec.drafters.market import Market, Trial
 from pyspec.drafters.paid import Offer, PaidDrafter, wanting
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
@@ -92,6 +92,7 @@ class Controller(Chain):
         self._n_slow: dict[str, int] = {}
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
+        self._trial: Trial | None = None
         self._sleeps = False  # all texts of the round under way
         self._plain: list[Proposal] = []
         self._plain_for = (0, 0)  # entries and sequences
@@ -141,12 +142,12 @@ class Controller(Chain):
         """Return what was expected before, while all texts sleep: their rounds must not take longer than plain ones."""
         if self._plain_for != (n_entries, len(seq_ids)) or not self._looking.sleep(seq_ids):
             return None
-        self._spent, self._explores, self._sleeps = 0.0, False, True
+        self._spent, self._explores, self._trial, self._sleeps = 0.0, False, None, True
         return self._plain
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return per request the part of a draft that is worth verifying, which may be none."""
-        self._spent, self._explores = 0.0, False
+        self._spent, self._explores, self._trial = 0.0, False, None
         awake = self._looking.awake(requests)
         self._sleeps = not awake
         if not awake:
@@ -213,6 +214,9 @@ class Controller(Chain):
             if not costs.take(decodes, seconds, saved=saved):
                 return
         self.played_seconds += seconds["total"]
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            self.explored_seconds = max(0.0, self.explored_seconds + trial.loss(outcomes))
 
     def _budget(self) -> float:
         """Return the seconds that are left for trying something."""
@@ -336,10 +340,9 @@ class Controller(Chain):
     def _try_rows(self, market: Market, lengths: list[int]) -> None:
         """Let other rows be verified to see what they cost now, if that can be afforded."""
         budget = self._budget()
-        trial = market.rows_to_try(lengths, budget / _SAFE) if budget > 0.0 else None
-        if trial is not None:
-            i, lengths[i], loss = trial
-            self.explored_seconds += loss
+        self._trial = market.rows_to_try(lengths, budget / _SAFE) if budget > 0.0 else None
+        if self._trial is not None:
+            lengths[self._trial.i] = self._trial.length
             self._explores = True
 
     # Helpers

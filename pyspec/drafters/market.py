@@ -9,6 +9,7 @@ from pyspec.speculation.acceptance import Acceptance
 from pyspec.speculation.curves import CostCurve
 from pyspec.speculation.draft import Draft, Drafter, DraftRequest, Expectation, Proposal
 from pyspec.speculation.planning import LEAST, MARGIN, Base, Plan, Prices, Restoring, best_lengths, best_prefix
+from pyspec.speculation.round import Outcome
 
 _MOST_TRIED = 15  # rows
 _ALIKE = 0.3  # of a round: what is lost by trying something counts little below that
@@ -35,6 +36,25 @@ class Candidate(NamedTuple):
     def drawn(self) -> bool:
         """Whether it has to be verified as it is."""
         return self.draft.probs is not None
+
+
+class Trial(NamedTuple):
+    """Rows that are verified to see what they cost.
+
+    Attributes:
+        i: Number of a request.
+        length: How many tokens of its best draft.
+        rate: Tokens per second of what would be chosen otherwise.
+    """
+
+    i: int
+    length: int
+    rate: float
+
+    def loss(self, outcomes: Sequence[Outcome]) -> float:
+        """Return the seconds that were lost, less than nothing if it went better."""
+        seconds = outcomes[0].seconds
+        return seconds["total"] - seconds["draft"] - sum(len(each.emitted) for each in outcomes) / self.rate
 
 
 class Market:
@@ -162,18 +182,14 @@ class Market:
         groups = {length: lengths.count(length) for length in lengths}
         return sum(seconds(max(1, round(n * (each + length)))) for length, n in groups.items())
 
-    def rows_to_try(self, lengths: Sequence[int], most: float) -> tuple[int, int, float] | None:
+    def rows_to_try(self, lengths: Sequence[int], most: float) -> Trial | None:
         """Return rows whose cost is in doubt (``CostCurve.doubt``), and that would be chosen if it were so much less.
 
         Of several, those that would gain most for what is lost now.
 
         Args:
             lengths: What would be verified otherwise.
-            most: Seconds that may be lost.
-
-        Returns:
-            Number of a request, how many tokens of its best draft, and the seconds that are expected to be lost by
-            that; None when there are none.
+            most: Seconds that may be expected to be lost.
         """
         found = [(each.path[0], i) for i, each in enumerate(self.best) if each is not None and not each.drawn]
         candidate = self.best[i := max(found)[1]] if found else None
@@ -186,7 +202,7 @@ class Market:
         chosen = sum(sum(each.path[:n]) for each, n in zip(self.best, lengths, strict=True) if each is not None)
         rate = (base.tokens + chosen) / (base.seconds + extra[sum(lengths)])
         least_rate = rate * (1.0 + (0.0 if any(lengths) else MARGIN / len(lengths)))
-        tried: list[tuple[float, int, float]] = []
+        tried: list[tuple[float, int]] = []
         for k in range(max(1, candidate.least), n_most + 1):
             doubt = doubts[others + k]
             if k == lengths[i] or not doubt:
@@ -196,10 +212,10 @@ class Market:
             restoring = self.restoring.seconds(k, candidate.path[k - 1], together)
             seconds = base.seconds + extra[others + k] + restoring
             hoped = tokens / (seconds - doubt)
-            loss = max(0.0, seconds - tokens / rate)
+            loss = max(0.0, seconds - tokens / least_rate)
             if hoped > least_rate and loss <= most:
-                tried.append(((hoped - least_rate) / (loss + _ALIKE * base.seconds), k, loss))
-        return (i, *max(tried)[1:]) if tried else None
+                tried.append(((hoped - least_rate) / (loss + _ALIKE * base.seconds), k))
+        return Trial(i, max(tried)[1], rate) if tried else None
 
     def proposals(self, lengths: Sequence[int], seconds: float, *, explores: bool) -> list[Proposal]:
         """Return the drafts of these lengths, and what is expected of them.

@@ -1,4 +1,4 @@
-"""How long the match is that a lookup continues."""
+"""How long the match is that a lookup continues, and how sure that makes it."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def match_length(tokens: TokenView, pending: int, end: int) -> int:
     while length < most and tokens[end - 1 - length] == tokens[newest - length]:
         length += 1
     return length
+
+
+def signals_of(length: int, n_tokens: int) -> tuple[float, ...]:
+    """Return the signal of each token of a draft that continues a match: those before it belong to what matches.
+
+    Example:
+        >>> signals_of(3, 2)
+        (3.0, 4.0)
+    """
+    return tuple(float(n) for n in range(length, length + n_tokens))

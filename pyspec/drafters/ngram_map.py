@@ -18,7 +18,7 @@ from typing import Literal
 
 from pyspec.config import require_int
 from pyspec.drafters.base import ModelFreeDrafter
-from pyspec.drafters.matching import match_length
+from pyspec.drafters.matching import match_length, signals_of
 from pyspec.errors import ConfigError
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
@@ -154,7 +154,7 @@ class NgramMapK(ModelFreeDrafter):
         if not (drafted and request.wants_signals):
             return Draft(drafted)
         match = match_length(request.tokens, request.pending, start)
-        return Draft(drafted, signals=(float(match),) * len(drafted))
+        return Draft(drafted, signals=signals_of(match, len(drafted)))
 
     def _draft(self, request: DraftRequest) -> tuple[int, int]:
         """Return where in the history the draft stands, and its length."""

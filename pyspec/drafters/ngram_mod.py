@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pyspec.config import require_bool, require_int
 from pyspec.drafters.base import ModelFreeDrafter
+from pyspec.drafters.matching import signals_of
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
 _logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class NgramMod(ModelFreeDrafter):
             return Draft()
         seat.n_drafted = len(drafted)
         drafted = drafted[: request.budget]
-        return Draft(tuple(drafted), signals=(float(n),) * len(drafted) if request.wants_signals else None)
+        return Draft(tuple(drafted), signals=signals_of(n, len(drafted)) if request.wants_signals else None)
 
     def _index(self, seat: _Seat, tokens: TokenView) -> None:
         """Enter every start that is followed by a token and not in the table yet."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pyspec.config import require_int
 from pyspec.drafters.base import ModelFreeDrafter
-from pyspec.drafters.matching import match_length
+from pyspec.drafters.matching import match_length, signals_of
 from pyspec.speculation.draft import Draft, DraftRequest, TokenView
 
 _LONGEST = 1 << 16
@@ -60,8 +60,7 @@ class NgramSimple(ModelFreeDrafter):
         drafted = tuple(found[: request.budget])
         if not request.wants_signals:
             return Draft(drafted)
-        length = match_length(tokens, request.pending, start + n)
-        return Draft(drafted, signals=(float(length),) * len(drafted))
+        return Draft(drafted, signals=signals_of(match_length(tokens, request.pending, start + n), len(drafted)))
 
 
 class _Index:

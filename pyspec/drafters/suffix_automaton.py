@@ -128,17 +128,21 @@ class SuffixAutomaton:
             p_min: Stop before the product of the shares is lower.
 
         Returns:
-            The tokens, and how sure each is: the length of its context times how often that went on, always with this
-            token; or, when it also went on otherwise, the square of the share, which is below 1.
+            The tokens, and how sure each is. When its context also went on otherwise, that is the square of the share,
+            below 1. Else it depends on the longest end of the context that occurred more often. If that always went on
+            with this token, too, it is how often, times the length of the context. If it went on otherwise, too, only
+            what the context has before it speaks for this token: how many tokens that are, times how often the context
+            went on.
         """
         links, totals, counts, tokens, targets = self._link, self._total, self._count, self._token, self._target
+        lengths = self._length
         found: list[int] = []
         sure: list[float] = []
         product, (state, length) = 1.0, match
         while len(found) < n_max:
             while state > _ROOT and not totals[state]:
                 state = links[state]
-                length = min(length, self._length[state])
+                length = min(length, lengths[state])
             if state == _ROOT:
                 break
             total = totals[state]
@@ -147,7 +151,12 @@ class SuffixAutomaton:
             if product < p_min:
                 break
             found.append(tokens[state])
-            sure.append(share * share if share < 1.0 else length * total)
+            if share < 1.0:
+                sure.append(share * share)
+            elif (link := links[state]) and counts[link] == totals[link]:
+                sure.append(length * totals[link])
+            else:
+                sure.append((length - lengths[link]) * total)
             state = targets[state]
             length += 1
         return found, sure

@@ -36,7 +36,7 @@ Measured = TypeVar("Measured")
 
 _DRAFT_SECONDS = 0.2
 _STEPS = (1, 4)
-_VERSION = 3
+_VERSION = 4
 _SHORTEST, _LONGEST = 1e-7, 1e3  # seconds of anything that is believed to have been measured
 _MOST_POINTS, _MOST_COUNTED = 1 << 12, 1 << 20
 _TOKEN = 0  # any will do

@@ -1,12 +1,12 @@
 """How likely a draft's next token is accepted, given that those before it were: learned per drafter and request.
 
 What is known of a token is its *signal*, the drafter's own opinion: a draft model's share of probability, below 1, or
-the length of the match that a lookup continues, from 1 on; and its place in the draft. Tokens of like signal and place
-are counted together, in *bins*::
+from 1 on how much of the text speaks for it, such as the length of the match that a lookup continues. Tokens of like
+signal are counted together, in *bins*; those without one by their place in the draft::
 
     draft model  by share                    0.2  0.4  0.6  0.8  0.9  0.97
-    lookup       by length of the match      2  4  8  16  32   and by place   1st  2nd-3rd  4th-7th  8th on
-    neither      by place alone
+    lookup       by match                    2  4  8  16  32
+    neither      by place                    1st  2nd-3rd  4th-7th  8th on
 
 A bin holds Beta counts twice: of all requests, and of the request alone, which start from the former. Both forget, so
 that they follow the text. Every token also counts in the bin of its place alone, which tells what to expect before
@@ -36,6 +36,7 @@ _MATCH = 100
 _KEEP_ALL, _KEEP_OWN = 0.99, 0.97  # of the counts, per token: one request after the other may be of another kind
 _KEEP_STALE = 0.99  # of the request's own counts, per token since the drafter was asked
 _STRENGTH_ALL, _STRENGTH_OWN = 8.0, 8.0  # tokens that a prior counts for
+_STRENGTH_MATCH = 16.0  # the same, for matches
 _STRENGTH_OWN_HOPE = 20.0  # the same, for drafters with a prior of their own: giving them up too soon is not made good
 _STRENGTH_HOPE = 20.0  # the same, for the first place: a good drafter may begin badly
 _STRENGTH_PLACE = 48.0  # the same, where the prior is what the place before has
@@ -164,15 +165,17 @@ class Acceptance:
 
     def _of_bin(self, own: dict[Bin, _Counts] | None, key: Bin) -> float:
         """Return the chance of tokens that have signals."""
-        prior = _PRIOR_OF_SHARE[key[1] - 1] if key[1] < _MATCH else _PRIOR_OF_MATCH[key[1] - _MATCH]
-        return self._mean(own, key, prior)
+        signal = key[1]
+        if signal < _MATCH:
+            return self._mean(own, key, _PRIOR_OF_SHARE[signal - 1])
+        return self._mean(own, key, _PRIOR_OF_MATCH[signal - _MATCH], _STRENGTH_MATCH, _STRENGTH_MATCH)
 
     def _by_place(self, seq_id: int, drafter: str, last: int, n_stale: int = 0) -> list[float]:
         """Return the chance at each place up to the last; of a place that is unknown, what the one before has."""
         own, mean = self._own.get(seq_id), self.priors.get(drafter, _PRIOR_OF_PLACE)
         means, strength, weight = [], _STRENGTH_HOPE, _KEEP_STALE**n_stale
         for place in range(1, last + 1):
-            mean = self._mean(own, (drafter, _ANY, place), mean, strength, weight)
+            mean = self._mean(own, (drafter, _ANY, place), mean, strength, weight=weight)
             means.append(mean)
             strength = _STRENGTH_PLACE
         return means
@@ -183,13 +186,17 @@ class Acceptance:
         key: Bin,
         prior: float,
         strength: float = _STRENGTH_ALL,
+        own_strength: float = _STRENGTH_OWN,
+        *,
         weight: float = 1.0,
     ) -> float:
         every, mine = self._all.get(key), None if own is None else own.get(key)
         mean = prior if every is None else every.mean(prior, strength)
         if mine is None:
             return mean
-        return mine.mean(mean, _STRENGTH_OWN_HOPE if key[0] in self.priors else _STRENGTH_OWN, weight)
+        if key[0] in self.priors:
+            own_strength = max(own_strength, _STRENGTH_OWN_HOPE)
+        return mine.mean(mean, own_strength, weight)
 
     def _known(self, own: dict[Bin, _Counts], key: Bin) -> float:
         """Return how many tokens an estimate rests on, its prior included."""
@@ -203,13 +210,13 @@ def bin_of(drafter: str, signal: float | None, i: int) -> Bin:
 
     Example:
         >>> bin_of("draft-simple", 0.85, 3), bin_of("suffix", 12.0, 3)
-        (('draft-simple', 5, 0), ('suffix', 104, 3))
+        (('draft-simple', 5, 0), ('suffix', 104, 0))
     """
     if signal is None:
         return drafter, _ANY, _place(i)
     if signal < 1.0:
         return drafter, 1 + bisect_right(_SHARES, signal), 0
-    return drafter, _MATCH + 1 + bisect_right(_MATCHES, signal), _place(i)
+    return drafter, _MATCH + 1 + bisect_right(_MATCHES, signal), 0
 
 
 def _place(i: int) -> int:

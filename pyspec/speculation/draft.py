@@ -164,8 +164,9 @@ class Draft:
         tokens: What should follow the pending token.
         probs: Per token the distribution it was drawn from, or None when the draft is deterministic.
         signals: Per token how sure the drafter is, where a request wants them: the share of probability that the
-            likeliest token has, below 1, or the length in tokens of the match that is continued, from 1 on. ``auto``
-            learns how often tokens of like signals are accepted. A signal must not depend on which token was drawn.
+            likeliest token has, below 1, or from 1 on how much of the text speaks for it, such as the length in tokens
+            of the match that it continues, the draft's tokens before it among them. ``auto`` learns how often tokens of
+            like signals are accepted. A signal must not depend on which token was drawn.
     """
 
     tokens: Sequence[int] = ()

