@@ -1,4 +1,4 @@
-"""Plain decoding and another setting in turns."""
+"""Plain decoding and other settings in turns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pyspec.trace import Comparison as Verdict
 from pyspec.trace import compare
 
 _PROMPTS_PER_SLOT = 4
+_AT_ONCE = 5  # settings that take turns: each holds memory for a context of its own
 Step = Callable[[], None]
 """Is called after each run."""
 
@@ -51,7 +52,8 @@ class Plan:
     def n_runs(self, workloads: Sequence[Workload], n_settings: int) -> int:
         """Return how many runs a bench with so many settings has."""
         n_batches = sum(len(self.batches(workload)) for workload in workloads)
-        n_inspected = n_settings + (n_settings if len(workloads) > 1 else 1)  # see Bench
+        n_groups = -(-n_settings // _AT_ONCE)
+        n_inspected = n_settings + (n_groups if len(workloads) > 1 else 1)  # see Bench
         return n_batches * (n_inspected + n_settings * 2 * self.n_pairs)
 
 
@@ -128,7 +130,10 @@ class Comparison:
 
 
 class Bench:
-    """Compares settings with plain decoding, one after the other, on some workloads.
+    """Compares settings with plain decoding on some workloads.
+
+    A few settings take turns, each after a run of plain decoding: a machine that others use is faster in one minute
+    than in the next, and decodes of several rows not by the same factor as those of one.
 
     Args:
         lab: Makes the runners.
@@ -162,29 +167,36 @@ class Bench:
         """Measure all; returns the comparisons that were added."""
         first = len(self.comparisons)
         with contextlib.closing(self._lab.open(PLAIN, self._n_threads)) as plain:
-            for setting in settings:
-                with contextlib.closing(self._lab.open(setting, self._n_threads)) as other:
+            for i in range(0, len(settings), _AT_ONCE):
+                with contextlib.ExitStack() as stack:
+                    group = settings[i : i + _AT_ONCE]
+                    opened = (self._lab.open(setting, self._n_threads) for setting in group)
+                    others = [stack.enter_context(contextlib.closing(other)) for other in opened]
                     for workload in self._workloads:
-                        self._compare(plain, other, setting, workload)
+                        self._compare(plain, others, group, workload)
         return self.comparisons[first:]
 
-    def _compare(self, plain: Runner, other: Runner, setting: Setting, workload: Workload) -> None:
+    def _compare(
+        self, plain: Runner, others: Sequence[Runner], settings: Sequence[Setting], workload: Workload
+    ) -> None:
         batches = self._plan.batches(workload)
-        comparison = Comparison(workload.name, setting)
-        self.comparisons.append(comparison)
+        found = [Comparison(workload.name, setting) for setting in settings]
+        self.comparisons += found
         if workload.name != self._plain_knows:
             # What a slot holds is not read again, and what is read in other pieces is rounded otherwise: both must have
             # answered the same before.
             self._plain_inspected, self._plain_knows = self._inspect(plain, batches), workload.name
-        comparison.plain_inspected = self._plain_inspected
-        comparison.inspected = self._inspect(other, batches)
-        if self._plan.tie is not None:
-            comparison.verdicts += _verdicts(comparison, comparison.inspected, self._plan.tie)
-        for _ in range(self._plan.n_pairs):
-            pair = self._pair(plain, other, batches)
-            comparison.pairs.append(pair)
+        for comparison, other in zip(found, others, strict=True):
+            comparison.plain_inspected = self._plain_inspected
+            comparison.inspected = self._inspect(other, batches)
             if self._plan.tie is not None:
-                comparison.verdicts += _verdicts(comparison, pair.other, self._plan.tie, by_plain=True)
+                comparison.verdicts += _verdicts(comparison, comparison.inspected, self._plan.tie)
+        for _ in range(self._plan.n_pairs):
+            for comparison, other in zip(found, others, strict=True):
+                pair = self._pair(plain, other, batches)
+                comparison.pairs.append(pair)
+                if self._plan.tie is not None:
+                    comparison.verdicts += _verdicts(comparison, pair.other, self._plan.tie, by_plain=True)
 
     def _inspect(self, runner: Runner, batches: Sequence[Sequence[str]]) -> tuple[Run, ...]:
         runs = []

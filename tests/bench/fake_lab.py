@@ -47,6 +47,7 @@ class FakeLab:
         break_at: Number of the run at which Ctrl-C comes.
         opened: Labels and threads, in order.
         n_open: Runners that are open.
+        most_open: The most that ever were.
     """
 
     scripts: dict[str, Script] = field(default_factory=dict)
@@ -56,12 +57,14 @@ class FakeLab:
     break_at: int | None = None
     opened: list[tuple[str, int | None]] = field(default_factory=list)
     n_open: int = 0
+    most_open: int = 0
 
     def open(self, setting: Setting, n_threads: int | None = None) -> FakeRunner:
         if setting.label in self.impossible:
             msg = f"{setting.label} cannot work here."
             raise UnsupportedError(msg)
         self.n_open += 1
+        self.most_open = max(self.most_open, self.n_open)
         self.opened.append((setting.label, n_threads))
         script = self.scripts.get(setting.label, Script())
         if setting is PLAIN and n_threads in self.by_threads:

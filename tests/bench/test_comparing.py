@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from pyspec.bench import Bench, Plan, Workload, figures_of, parse_setting
+from pyspec.bench import Bench, Plan, Setting, Workload, figures_of, parse_setting
 from pyspec.bench.comparing import Pair
 from pyspec.bench.running import Run
 from pyspec.engine import Result
@@ -19,13 +19,13 @@ SUFFIX = parse_setting("suffix")
 OTHER = parse_setting("ngram-mod")
 
 
-def test_plain_and_a_setting_take_turns_prompt_by_prompt() -> None:
+def test_plain_and_the_settings_take_turns_prompt_by_prompt() -> None:
     lab, steps = FakeLab(), list[None]()
     Bench(lab, [TWO], PLAN, lambda: steps.append(None)).run([SUFFIX, OTHER])
     seen = ["plain?", "plain?"]
-    suffix = ["suffix?", "suffix?", *["plain", "suffix"] * 4]
-    other = ["ngram-mod?", "ngram-mod?", *["plain", "ngram-mod"] * 4]
-    assert lab.log == [*seen, *suffix, *other]
+    inspected = ["suffix?", "suffix?", "ngram-mod?", "ngram-mod?"]
+    pairs = [*["plain", "suffix"] * 2, *["plain", "ngram-mod"] * 2] * 2
+    assert lab.log == [*seen, *inspected, *pairs]
     assert len(steps) == PLAN.n_runs([TWO], 2) == len(lab.log)
     assert lab.n_open == 0
 
@@ -101,10 +101,11 @@ def test_an_answer_that_ends_at_once_has_no_ratio() -> None:
     assert figures_of(comparison).ratio is None
 
 
-def test_runners_are_closed_when_a_setting_cannot_work() -> None:
+@pytest.mark.parametrize("settings", [[SUFFIX], [OTHER, SUFFIX], [SUFFIX, OTHER]])
+def test_runners_are_closed_when_a_setting_cannot_work(settings: list[Setting]) -> None:
     lab = FakeLab(impossible=["suffix"])
     with pytest.raises(UnsupportedError):
-        Bench(lab, [TWO], PLAN).run([SUFFIX])
+        Bench(lab, [TWO], PLAN).run(settings)
     assert lab.n_open == 0
 
 
@@ -141,9 +142,21 @@ def test_both_have_answered_the_same_before_each_pair() -> None:
     settings, plan = [SUFFIX, parse_setting("none")], Plan(n_tokens=5, n_pairs=1)
     one, two = Workload("one", ("a",)), Workload("two", ("b",))
     Bench(lab, [one, two], plan).run(settings)
-    assert lab.log == ["plain?", "suffix?", "plain", "suffix"] * 2 + ["plain?", "none?", "plain", "none"] * 2
+    each = ["plain?", "suffix?", "none?", "plain", "suffix", "plain", "none"]
+    assert lab.log == each * 2
     assert len(lab.log) == plan.n_runs([one, two], 2)
-    lab.log.clear()
-    Bench(lab, [one], plan).run(settings)
-    assert lab.log == ["plain?", "suffix?", "plain", "suffix", "none?", "plain", "none"]
-    assert len(lab.log) == plan.n_runs([one], 2)
+
+
+@pytest.mark.parametrize("n_workloads", [1, 2])
+@pytest.mark.parametrize(("n_settings", "groups"), [(1, [1]), (5, [5]), (6, [5, 1]), (11, [5, 5, 1])])
+def test_a_few_settings_hold_memory_at_once(n_settings: int, groups: list[int], n_workloads: int) -> None:
+    names = [f"suffix:n_max={i + 1}" for i in range(n_settings)]
+    lab, plan = FakeLab({name: Script() for name in names}), Plan(n_tokens=5, n_pairs=2)
+    workloads = [Workload(f"w{i}", (f"p{i}",)) for i in range(n_workloads)]
+    found = Bench(lab, workloads, plan).run([parse_setting(name) for name in names])
+    assert lab.most_open == 1 + max(groups)
+    assert lab.n_open == 0
+    assert len(lab.log) == plan.n_runs(workloads, n_settings)
+    assert len(found) == n_workloads * n_settings
+    assert {len(comparison.pairs) for comparison in found} == {2}
+    assert all(comparison.plain_inspected and comparison.inspected for comparison in found)
