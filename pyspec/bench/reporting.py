@@ -111,13 +111,14 @@ class Report:
         label = chosen.label if chosen.types else first
         best = f"{label} is {dict(ranked)[label]:.2f} times as fast as plain decoding"
         if not accepts(label, self.figures):
-            best += " by noise alone (no draft of it was accepted)"
+            by = "noise alone" if dict(ranked)[label] >= 1.0 else "noise, or by the time that asking takes"
+            best += f" by {by} (no draft of it was accepted)"
         if len({each.workload for each in self.figures}) >= _SEVERAL:
             best += f" over all workloads ({self._range(label)})"
         if label != AUTO and AUTO in dict(ranked):
             best += f", {AUTO} {dict(ranked)[AUTO]:.2f} times"
         answer = f"{best}." if chosen.types else f"Leave speculation off: at best, {best}."
-        if (n_pairs := min(figures.equal[1] for figures in self.figures)) < _SURE:
+        if (n_pairs := min(each.equal[1] for each in self.figures if each.ratio is not None)) < _SURE:
             answer += f" That is from {_count(n_pairs, 'pair')} only, and may be noise."
         ceiling = (
             "" if self.ceiling is None else f" The ceiling here is {self.ceiling:.2f} ({len(self.curve)} rows at most)."
@@ -137,10 +138,17 @@ class Report:
     def _disturbance(self) -> str:
         """Say where the time is far from what acceptance and the cost of decodes come to."""
         for each in self.figures if self.n_slots == 1 else ():
-            expected, ratio = expected_ratio(each, self.curve), each.ratio
-            if expected and ratio is not None and not 1 / _FAR < ratio.median / expected < _FAR:
-                found = f"{each.setting} on {each.workload}: {ratio.median:.2f}, expected {expected:.2f}"
-                return f" SOMETHING DISTURBED IT ({found}): other programs, or more threads than idle cores."
+            expected, length, ratio = expected_ratio(each, self.curve), each.acceptance_length, each.ratio
+            if ratio is None:
+                continue
+            found = f"{each.setting} on {each.workload}: {ratio.median:.2f}"
+            if expected and not 1 / _FAR < ratio.median / expected < _FAR:
+                found += f", expected {expected:.2f}"
+            elif length and ratio.median > _FAR * length:  # even if verifying cost nothing
+                found += f", with {length:.2f} tokens per round"
+            else:
+                continue
+            return f" SOMETHING DISTURBED IT ({found}): other programs, or more threads than idle cores."
         return ""
 
     def _range(self, label: str) -> str:
@@ -218,8 +226,8 @@ class Report:
         return [(label, f"{ratio:.2f}") for label, ratio in self.tried]
 
     def suggestion(self) -> list[str] | None:
-        """Return the words of the command line to use, or None unless it is wanted and there is one."""
-        if not self.suggests or not self.figures:
+        """Return the words of the command line to use, or None unless it is wanted and all settings were tried."""
+        if not self.suggests or not self.figures or (self.interrupted and not self.tried):
             return None
         threads = ["-t", str(self.threads[0].n_threads)] if self.threads else []
         best = best_setting(self.figures, self.settings)[0]

@@ -91,6 +91,9 @@ def parse_setting(text: str) -> Setting:
                 msg = f"A setting is {_FORM}; found {text!r}."
                 raise ConfigError(msg)
             _require_option(name, option)
+            if option in options.get(name, {}):
+                msg = f"{text!r} gives {option} of {name} twice."
+                raise ConfigError(msg)
             options.setdefault(name, {})[option] = _value(value)
     plain = types == ["none"]
     return Setting("none" if plain else text, () if plain else tuple(types), options)

@@ -19,7 +19,7 @@ from pyspec.cli.options import ContextOptions, TargetOptions
 from pyspec.cli.signals import exit_code
 from pyspec.cli.speculating import DraftModelOptions
 from pyspec.cli.terminal import count_bar, load_model, print_table, share_bar
-from pyspec.errors import ConfigError
+from pyspec.errors import ConfigError, PyspecError
 
 if TYPE_CHECKING:
     from pyspec.bench import Setting, Workload
@@ -154,10 +154,12 @@ def bench(
         draft_model = None
         if draft.draft_model is not None:
             draft_model = stack.enter_context(load_model(draft.draft_model, draft_config, flag="-md"))
-        report = _measured(model, draft_model, settings, workloads, measure, sizes)
+        report, failure = _measured(model, draft_model, settings, workloads, measure, sizes)
     report.base = ["pyspec", "generate", "-m", target.model]
     report.model_words = [] if draft.draft_model is None else ["-md", draft.draft_model]
     _show(report, reports)
+    if failure is not None:
+        raise failure
     if report.interrupted:
         raise typer.Exit(exit_code())
     if report.has_difference:
@@ -206,7 +208,8 @@ def _measured(
     workloads: Sequence[Workload],
     measure: MeasureOptions,
     sizes: ContextConfig,
-) -> Report:
+) -> tuple[Report, PyspecError | None]:
+    """Return what was measured, and what ended it too early."""
     from pyspec.bench import Plan  # noqa: PLC0415
     from pyspec.bench.session import Session  # noqa: PLC0415
     from pyspec.cli import benching  # noqa: PLC0415 - it loads the native library
@@ -229,7 +232,7 @@ def _measured(
                 session.search(wanted, counts)
             else:
                 session.run(wanted)
-    return benching.report_of(session, wanted, curve, benching.about(model, draft_model, sizes))
+    return benching.report_of(session, wanted, curve, benching.about(model, draft_model, sizes)), session.failure
 
 
 def _show(report: Report, reports: ReportOptions) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pyspec.config import as_index, shown
 from pyspec.errors import DrafterError, PyspecError
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.speculation.draft import Candidates, Draft, Drafter, DraftRequest, Needs
 
+_PLAIN_NUMBERS = {int, float, bool}
 _CONTRACT = {
     "name": "the text that users call it",
     "n_max": "the longest draft it may return, an integer",
@@ -150,9 +154,18 @@ def _checked_signals(signals: Any, n_tokens: int, name: str) -> Sequence[float]:
     Raises:
         DrafterError: They are not one number per token, none of them negative.
     """
-    found = list(itertools.islice(signals, n_tokens)) if isinstance(signals, Sequence) else []
-    are_numbers = all(issubclass(kind, (int, float)) for kind in set(map(type, found)))
-    if len(found) != n_tokens or not are_numbers or not all(map((0.0).__le__, found)):  # NaN is not, either
-        msg = f"The drafter {name} gave signals that are not one number of 0 or more for each of its tokens."
+    if isinstance(signals, np.ndarray):
+        signals = signals.tolist()
+    found = list(itertools.islice(signals, n_tokens)) if isinstance(signals, Sequence) else None
+    if found is None or len(found) != n_tokens:
+        what = type(signals).__name__ if found is None else f"{len(found)} signals"
+        msg = f"The drafter {name} gave {what} for {n_tokens} tokens; signals are a sequence of one number for each."
+        raise DrafterError(msg)
+    kinds = set(map(type, found))
+    if not kinds <= _PLAIN_NUMBERS and all(issubclass(kind, numbers.Real) for kind in kinds):  # numpy's, for example
+        found, kinds = list(map(float, found)), {float}
+    if not kinds <= _PLAIN_NUMBERS or not all(map((0.0).__le__, found)):  # NaN is not
+        i = next(i for i, each in enumerate(found) if not (isinstance(each, numbers.Real) and float(each) >= 0.0))
+        msg = f"The drafter {name} gave token {i} of its draft the signal {shown(found[i])}; it must be 0 or more."
         raise DrafterError(msg)
     return found

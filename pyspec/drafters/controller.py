@@ -41,8 +41,8 @@ _HOPE = 0.8  # chance of a token of a drafter that costs time, so that it can st
 _ADVANCE = 30  # plain rounds, whose share may be spent before they were played: trying early costs least
 _SAFE = 1.5  # what is tried may cost more than expected
 _CHEAP = 0.05  # of a plain decode: a drafter that takes longer has to be worth it
-_OFTEN = 3  # times that a lookup was slow
-_TIMED = 8  # each so many times, the lookups are timed one by one
+_OFTEN = 3  # times that a lookup was slow; one that takes longer than a plain decode counts twice
+_TIMED = 8  # each so many times, and after a look that took long, the lookups are timed one by one
 
 Offered = tuple[int, Drafter, Draft]
 """A draft that is not empty: number of its request, who made it, and it."""
@@ -89,6 +89,7 @@ class Controller(Chain):
         self._paid = {each.name: self._as_paid(each) for each in self._members if hasattr(each, "n_model_tokens")}
         self._looking = Looking(self.costs, self.n_max)
         self._n_looks = 0
+        self._took_long = False  # longer than a plain decode, the last look
         self._n_slow: dict[str, int] = {}
         self._spent = 0.0  # on the drafts of the round under way
         self._explores = False
@@ -244,6 +245,7 @@ class Controller(Chain):
         """Ask the drafters that cost next to nothing; return what they offer, and to which request."""
         offers: list[Offered] = []
         self._n_looks += 1
+        timed, plain = self._took_long or self._n_looks % _TIMED == 0, self.costs.verify.seconds(requests[0].n_entries)
         wanted = {i: wanting(requests[i], min(requests[i].budget, self.n_max)) for i in awake}
         began = before = self._clock()
         for drafter in self._members:
@@ -256,16 +258,18 @@ class Controller(Chain):
                 if draft.tokens:
                     self._scores.watch(requests[i].seq_id, name, requests[i].position, draft)
                     offers.append((i, drafter, draft))
-            if self._n_looks % _TIMED == 0:
+            if timed:
                 before, taken = (now := self._clock()), now - before
-                plain = self.costs.verify.seconds(requests[0].n_entries)
-                self._count_slow(drafter, is_slow=taken > _CHEAP * plain * len(asked))
-        self._spent += self._clock() - began
+                self._count_slow(drafter, taken / (plain * len(asked)))
+        spent = self._clock() - began
+        self._spent += spent
+        self._took_long = spent > plain
         return offers
 
-    def _count_slow(self, drafter: Drafter, *, is_slow: bool) -> None:
+    def _count_slow(self, drafter: Drafter, n_decodes: float) -> None:
         """Count how often a lookup was slow; one that mostly is has to be worth its time from then on."""
-        n_slow = self._n_slow[drafter.name] = max(0, self._n_slow.get(drafter.name, 0) + (1 if is_slow else -1))
+        worse = 2 if n_decodes > 1.0 else 1 if n_decodes > _CHEAP else -1
+        n_slow = self._n_slow[drafter.name] = max(0, self._n_slow.get(drafter.name, 0) + worse)
         if n_slow >= _OFTEN:
             self._paid[drafter.name] = self._as_paid(drafter)
 

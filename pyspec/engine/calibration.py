@@ -156,6 +156,7 @@ class Remembered:
                 return None
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["version"] != _VERSION or found["key"] != dict(self.key):
+                _logger.info("The costs in %s are of another version, and are measured again.", self.path)
                 return None
             return {
                 "verify": _curve(found["verify"]),

@@ -178,5 +178,5 @@ def summary_lines(found: Totals) -> list[str]:
         lines.append("what plain decoding takes is not known: too few rounds were without a draft; pyspec bench tells")
     if found.n_tries:
         what = f"{found.n_tries} of the rounds tried something, such as another length"
-        lines.append(f"{what}; at most 1% of the time is lost by that")
+        lines.append(f"{what}; that may lose 1% of the time, and of the first 30 rounds in advance")
     return lines

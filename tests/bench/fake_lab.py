@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pyspec.bench import PLAIN, Run, Setting
 from pyspec.engine import Result
 from pyspec.engine.result import TopTokens
-from pyspec.errors import UnsupportedError
+from pyspec.errors import DrafterError, UnsupportedError
 from pyspec.speculation.stats import DrafterStats, GenerationStats
 
 PROMPT_SECONDS = 5.0
@@ -45,6 +45,8 @@ class FakeLab:
         by_threads: Seconds for a token by number of threads, where that is given.
         log: Labels in the order of the runs, with "?" behind those of inspected ones.
         break_at: Number of the run at which Ctrl-C comes.
+        fail_at: Number of the run that fails.
+        fails_to_close: Labels of settings that fail when they are closed.
         opened: Labels and threads, in order.
         n_open: Runners that are open.
         most_open: The most that ever were.
@@ -55,6 +57,8 @@ class FakeLab:
     by_threads: dict[int, float] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     break_at: int | None = None
+    fail_at: int | None = None
+    fails_to_close: Sequence[str] = ()
     opened: list[tuple[str, int | None]] = field(default_factory=list)
     n_open: int = 0
     most_open: int = 0
@@ -86,6 +90,9 @@ class FakeRunner:
         self._lab.log.append(f"{self._label}?" if inspect else self._label)
         if len(self._lab.log) == self._lab.break_at:
             raise KeyboardInterrupt
+        if len(self._lab.log) == self._lab.fail_at:
+            msg = f"{self._label} failed."
+            raise DrafterError(msg)
         per_token = 1.0 if inspect else next(self._seconds)
         results = tuple(self._result(prompt, n_tokens, per_token) for prompt in prompts)
         n_after_first = sum(len(result.tokens) - 1 for result in results)
@@ -94,6 +101,9 @@ class FakeRunner:
 
     def close(self) -> None:
         self._lab.n_open -= 1
+        if self._label in self._lab.fails_to_close:
+            msg = f"{self._label} cannot be saved."
+            raise DrafterError(msg)
 
     def _result(self, prompt: str, n_tokens: int, per_token: float) -> Result:
         tokens = self._script.answer(prompt)[:n_tokens]

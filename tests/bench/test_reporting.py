@@ -44,8 +44,18 @@ def test_a_time_that_nothing_explains_was_disturbed() -> None:
     assert head.endswith("The ceiling here is 1.60 (2 rows at most).")
 
 
+@pytest.mark.parametrize(("seconds", "disturbed"), [(0.2, True), (0.4, False)])
+def test_no_draft_makes_a_round_faster_than_a_plain_one(seconds: float, disturbed: bool) -> None:  # noqa: FBT001 - a case
+    """Rounds of two tokens and a half: five times as fast cannot be their merit, whatever decodes cost."""
+    head = report(Script((seconds,), n_drafted=1, n_accepted=1)).headline()
+    assert ("SOMETHING DISTURBED IT (suffix on one: 5.00, with 2.50 tokens per round)" in head) is disturbed
+
+
 def test_the_headline_says_to_turn_it_off() -> None:
-    assert report(Script((1.25,))).headline().startswith("Leave speculation off: at best, suffix is 0.80 times")
+    head = report(Script((1.25,))).headline()
+    assert head.startswith(
+        "Leave speculation off: at best, suffix is 0.80 times as fast as plain decoding by noise, or by"
+    )
     assert report(Script((1.0,))).headline().startswith("Leave speculation off")
 
 
@@ -102,6 +112,15 @@ def test_what_was_broken_off_says_what_it_lacks() -> None:
     only = Report({}, made.comparisons[:1], SETTINGS, interrupted=True, workloads=["one", "<two>"])
     assert only.headline().startswith("So far: suffix is 2.00 times as fast")
     assert only.headline().endswith(" draft-simple:n_max=7, suffix on <two> were not measured.")
+
+
+def test_only_what_was_measured_is_counted_among_the_pairs() -> None:
+    settings = [*SETTINGS, parse_setting("auto")]
+    session = Session(FakeLab({"suffix": GAINS}), WORKLOADS, Plan(n_tokens=5, n_pairs=2))
+    session.run(settings)
+    session.comparisons[-1].pairs.clear()
+    head = Report({}, session.comparisons, settings, interrupted=True, workloads=["one", "<two>"]).headline()
+    assert "That is from 2 pairs only" in head
 
 
 def test_plain_decoding_beside_itself_is_noise() -> None:

@@ -6,7 +6,7 @@ from pyspec.bench import Plan, Workload, parse_setting
 from pyspec.bench.reporting import Report
 from pyspec.bench.session import Session
 from pyspec.bench.suggesting import grid, thread_counts
-from pyspec.errors import UnsupportedError
+from pyspec.errors import DrafterError, UnsupportedError
 from tests.bench.fake_lab import FakeLab, Script
 
 ONE = [Workload("one", ("a",))]
@@ -93,6 +93,50 @@ def test_what_was_measured_before_ctrl_c_stays(break_at: int) -> None:
         assert report.headline().startswith("So far: ")
         missing = report.headline().partition("Outputs are")[2]
         assert [f" {setting.label}" in missing for setting in SETTINGS[:3]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("lab", "reason"),
+    [(FakeLab(fail_at=9), "suffix failed."), (FakeLab(fails_to_close=["ngram-mod"]), "ngram-mod cannot be saved.")],
+    ids=["run", "close"],
+)
+def test_what_was_measured_before_a_setting_failed_stays(lab: FakeLab, reason: str) -> None:
+    session = Session(lab, ONE, PLAN)
+    session.run(SETTINGS[:2])
+    assert session.interrupted
+    assert str(session.failure) == reason
+    assert lab.n_open == 0
+    assert all(made.pairs for made in session.comparisons)
+    assert reported(session).headline().startswith("So far: ")
+
+
+def test_a_setting_that_fails_before_anything_was_measured_is_an_error() -> None:
+    lab = FakeLab(fail_at=2)
+    with pytest.raises(DrafterError, match=r"suffix failed\."):
+        Session(lab, ONE, PLAN).run(SETTINGS[:2])
+    assert lab.n_open == 0
+
+
+def test_settings_that_draft_nothing_do_not_get_into_the_final_by_noise() -> None:
+    scripts = {"suffix": Script((0.4,)), "ngram-mod": Script((0.5,), n_drafted=2)}
+    lab = FakeLab(scripts | speeds(ngram_simple=0.9, ngram_map_k=1.2, auto=1.1))
+    session = Session(lab, ONE, PLAN)
+    session.search(SETTINGS, [1])
+    tried = [label for label, _ratio in session.tried]
+    assert tried == ["ngram-map-k", "auto", "ngram-simple", "suffix", "ngram-mod"]
+    assert [made.setting.label for made in session.comparisons] == tried[:3]
+
+
+@pytest.mark.parametrize("break_at", [9, 11])
+def test_a_search_that_was_broken_off_before_all_were_tried_suggests_nothing(break_at: int) -> None:
+    session = Session(FakeLab(speeds(suffix=1.5, auto=1.4), break_at=break_at), ONE, PLAN)
+    session.search(SETTINGS, [1])
+    report = reported(session)
+    assert session.interrupted
+    assert not session.tried
+    assert report.suggestion() is None
+    report.tried = [("suffix", 1.5)]  # as when it is broken off in the final
+    assert report.suggestion() is not None
 
 
 def test_ctrl_c_during_a_search() -> None:

@@ -50,6 +50,8 @@ def test_what_the_library_gets() -> None:
         ("suffix:n_max", "NAME[:OPTION=VALUE]"),
         ("suffix:n_mx=3", "Did you mean n_max?"),
         ("auto:p_min=3", "it has n_max"),
+        ("suffix:n_max=1:n_max=4", "gives n_max of suffix twice"),
+        ("suffix:n_max=1,ngram-mod,suffix:n_max=1", "gives n_max of suffix twice"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, words: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyspec.drafters import Chain, Draft, DraftRequest, ModelFreeDrafter
@@ -256,3 +258,42 @@ def test_a_state_is_saved_as_bytes(state: Any) -> None:
     saved = Chain([drafter]).save_state(0)
     assert saved == {"says": b"abc"}
     assert type(saved["says"]) is bytes
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        np.array([0.5, 3.0]),
+        np.array([0.5, 3.0], np.float32),
+        [np.float32(0.5), np.int64(3)],
+        (Fraction(1, 2), 3),
+        [0.5, np.float16(3)],
+    ],
+    ids=str,
+)
+def test_signals_are_real_numbers_of_any_kind(signals: Any) -> None:
+    (proposal,) = Chain([Says([Draft((1, 2), signals=signals)])]).propose([REQUEST])
+    assert list(proposal.draft.signals or ()) == [0.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("signals", "words"),
+    [
+        (5.0, "gave float for 2 tokens"),
+        ({0.5, 0.6}, "gave set for 2 tokens"),
+        (np.array(0.5), "gave float for 2 tokens"),
+        ((1.0,), "gave 1 signals for 2 tokens"),
+        ((1.0, -0.5), "gave token 1 of its draft the signal -0.5"),
+        ((float("nan"), 1.0), "gave token 0 of its draft the signal nan"),
+        ((1.0, "a"), "gave token 1 of its draft the signal 'a'"),
+        ((np.float32(1.0), None), "gave token 1 of its draft the signal None"),
+        (np.array([1.0, -2.0]), "gave token 1 of its draft the signal -2.0"),
+        (np.ones((2, 2)), "gave token 0 of its draft the signal [1.0, 1.0]"),
+        ((1.0, 1j), "gave token 1 of its draft the signal 1j"),
+    ],
+    ids=str,
+)
+def test_other_signals_are_named_with_their_place(signals: Any, words: str) -> None:
+    with pytest.raises(DrafterError) as caught:
+        Chain([Says([Draft((1, 2), signals=signals)])]).propose([REQUEST])
+    assert words in str(caught.value)

@@ -294,14 +294,15 @@ def test_short_drafts_of_a_model_are_left_out_when_the_request_says_so() -> None
     assert proposed([says], steep, drafting=Drafting(n_min=3))[0].draft.tokens == ()
 
 
-def test_a_lookup_that_takes_long_has_to_be_worth_it() -> None:
-    """One of another package, for example: it is found out, and no longer asked every round."""
-    simulation = Simulation("F16", n_tokens=500, noise=0.0)
+@pytest.mark.parametrize(("seconds", "n_tokens", "n_calls"), [(5e-3, 500, 30), (0.05, 900, 8)])
+def test_a_lookup_that_takes_long_has_to_be_worth_it(seconds: float, n_tokens: int, n_calls: int) -> None:
+    """One of another package, for example: it is found out, the sooner the worse, and no longer asked every round."""
+    simulation = Simulation("F16", n_tokens=n_tokens, noise=0.0)
     clock = Clock()
-    slow = SimulatedDrafter("slow", Process(lambda _p: 0.05, seed=1), clock, fixed=5e-3)
+    slow = SimulatedDrafter("slow", Process(lambda _p: 0.05, seed=1), clock, fixed=seconds)
     controller = Controller([slow], Memory(), costs=Costs(curve_of("F16")), clock=clock)  # type: ignore[arg-type]
     played = simulation.play(controller, clock)
-    assert slow.n_calls < 30
+    assert slow.n_calls < n_calls
     assert played.rate >= 0.97 * simulation.plain()
 
 
