@@ -3,9 +3,9 @@
     python benchmarks/replay.py MODEL [--tokens N] [--orders N] [--curve 1:1,2:1.85,...]
 
 The model answers the prompts of ``pyspec bench`` once. Then the controller plays these texts again and again, with the
-workloads in another order each time and each alone, and times that scatter by 5 %. Prints the tokens per second
-compared with plain decoding, and for drafts that nothing else decides about how well their signals tell what will stand
-(mean log loss per token: 0 knows all), for two signals of ``suffix``: its own, and the length of the match alone.
+workloads in another order each time and each alone, and times that scatter by 5 %. Prints how many times as fast as
+plain decoding that is, and how well signals tell which tokens will stand (mean log loss of a token; 0 knows all). It
+does so for two signals of ``suffix``: its own, and the length of the match alone.
 """
 
 from __future__ import annotations
@@ -150,15 +150,19 @@ def log_loss(kind: type[Suffix], texts: Sequence[Text]) -> float:
     return statistics.fmean(losses)
 
 
+def curve_of(text: str) -> dict[int, float]:
+    """Return rows to how many times as long as a single one they take, written like ``Q4_1_ON_TWO_CORES``."""
+    return {int(n): float(times) for n, times in (pair.split(":") for pair in text.split(","))}
+
+
 def main() -> None:
     """Answer, replay, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--orders", type=int, default=16, help="in which the workloads are played")
-    parser.add_argument("--curve", default=Q4_1_ON_TWO_CORES, help="rows to times that a decode takes as long")
+    parser.add_argument("--curve", type=curve_of, default=Q4_1_ON_TWO_CORES, help="rows to times as long as one takes")
     args = parser.parse_args()
-    curve = {int(n): float(times) for n, times in (pair.split(":") for pair in args.curve.split(","))}
     texts = answered(args.model, args.tokens)
     names = list(dict.fromkeys(text.workload for text in texts))
     print(f"{'signal':<8}{'':<7}" + "".join(f"{name:>17}" for name in names) + f"{'log loss':>10}")
@@ -167,12 +171,12 @@ def main() -> None:
         alone: dict[str, list[float]] = {name: [] for name in names}
         for seed in range(args.orders):
             order = random.Random(seed).sample(names, len(names))  # noqa: S311 - an order
-            machine = Machine(kind, curve, seed)
+            machine = Machine(kind, args.curve, seed)
             seconds = {id(text): machine.play(text) for name in order for text in texts if text.workload == name}
             for name in names:
                 own = [text for text in texts if text.workload == name]
                 together[name].append(ratio(own, seconds))
-                machine = Machine(kind, curve, seed)
+                machine = Machine(kind, args.curve, seed)
                 alone[name].append(ratio(own, {id(text): machine.play(text) for text in own}))
         loss = log_loss(kind, texts)
         for label, found in (("all", together), ("alone", alone)):

@@ -227,7 +227,8 @@ class Report:
 
     def suggestion(self) -> list[str] | None:
         """Return the words of the command line to use, or None unless it is wanted and all settings were tried."""
-        if not self.suggests or not self.figures or (self.interrupted and not self.tried):
+        measured = any(each.ratio is not None for each in self.figures)
+        if not self.suggests or not measured or (self.interrupted and not self.tried):
             return None
         threads = ["-t", str(self.threads[0].n_threads)] if self.threads else []
         best = best_setting(self.figures, self.settings)[0]

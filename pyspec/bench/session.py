@@ -67,7 +67,7 @@ class Session:
         draft was accepted come last: they are plain decoding, and faster or slower by noise.
 
         Raises:
-            PyspecError: No setting can work.
+            PyspecError: No setting can work, or one failed before anything was measured.
         """
         self.suggests = True
         quick = replace(self.plan, n_pairs=1)
@@ -92,7 +92,7 @@ class Session:
         except KeyboardInterrupt:
             self.interrupted = True
         except PyspecError as error:
-            if not any(comparison.pairs for comparison in self.comparisons):
+            if not (self.tried or any(comparison.pairs or comparison.verdicts for comparison in self.comparisons)):
                 raise
             self.interrupted, self.failure = True, error
 

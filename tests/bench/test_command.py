@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspec.errors import DrafterError
 from tests.cli.conftest import Run
 
 QUICK = ("-t", "1", "--no-timing", "--pairs", "1", "-n", "6")
@@ -99,8 +100,19 @@ def test_a_report_that_cannot_be_written_takes_no_other_along(
     assert {path.name for path in tmp_path.glob("a.*")} == {"a.json", "a.svg"}
 
 
-def test_ctrl_c_prints_what_was_measured(
-    run: Run, target_path: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [(KeyboardInterrupt(), 130, ""), (DrafterError("The drafter failed."), 1, "error: The drafter failed.\n")],
+    ids=["Ctrl-C", "failure"],
+)
+def test_what_breaks_it_off_leaves_what_was_measured(
+    run: Run,
+    target_path: Path,
+    prompts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    said: str,
 ) -> None:
     from pyspec.bench.engines import EngineRunner
 
@@ -108,12 +120,14 @@ def test_ctrl_c_prints_what_was_measured(
 
     def run_until(*arguments: object, **options: object) -> object:
         calls.append(arguments)
-        if len(calls) > 7:  # 4 inspected, and a pair of two prompts but for its last run
-            raise KeyboardInterrupt
+        if len(calls) > 8:  # 4 inspected, and a pair of two prompts
+            raise raised
         return answer(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(EngineRunner, "run", run_until)
-    ran = run("bench", "-m", target_path, *QUICK, "--workload", prompts, "--spec-type", "suffix")
-    assert ran.code == 130
-    assert "Broken off" in ran.err
+    report, again = prompts.with_name("report.json"), ("--pairs", "2", "--spec-type", "suffix")
+    ran = run("bench", "-m", target_path, *QUICK, "--workload", prompts, *again, "--json", report)
+    assert ran.code == code
+    assert ran.err == f"Broken off; this is what was measured until then.\n{said}"
     assert "suffix" in ran.out
+    assert [len(each["pairs"]) for each in json.loads(report.read_text(encoding="utf-8"))["ratios"]] == [1]

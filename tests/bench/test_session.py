@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import pytest
 
 from pyspec.bench import Plan, Workload, parse_setting
@@ -20,12 +23,13 @@ def speeds(**ratios: float) -> dict[str, Script]:
     return {label: Script((seconds,), n_drafted=1, n_accepted=1) for label, seconds in scripts}
 
 
-def reported(session: Session) -> Report:
+def reported(session: Session, tried: Sequence[tuple[str, float]] = ()) -> Report:
     return Report(
         {},
         session.comparisons,
         SETTINGS,
         threads=session.threads,
+        tried=tried,
         suggests=True,
         base=["pyspec"],
         interrupted=session.interrupted,
@@ -110,6 +114,33 @@ def test_what_was_measured_before_a_setting_failed_stays(lab: FakeLab, reason: s
     assert reported(session).headline().startswith("So far: ")
 
 
+@pytest.mark.parametrize("option", ["break_at", "fail_at"])
+@pytest.mark.parametrize(
+    ("run", "suggests"), [(1, False), (4, False), (6, False), (7, True)]
+)  # 4 inspected, and a pair
+def test_a_search_that_was_broken_off_in_its_final_has_its_first_round(
+    option: str, run: int, *, suggests: bool
+) -> None:
+    whole = FakeLab(speeds(suffix=1.5, auto=1.4))
+    Session(whole, ONE, PLAN).search(SETTINGS, [1])
+    n_final = PLAN.n_runs(ONE, 3)
+    lab = FakeLab(speeds(suffix=1.5, auto=1.4), **{option: len(whole.log) - n_final + run})  # type: ignore[arg-type]
+    session = Session(lab, ONE, PLAN)
+    session.search(SETTINGS, [1])
+    assert session.interrupted
+    assert (session.failure is None) is (option == "break_at")
+    assert [label for label, _ratio in session.tried[:2]] == ["suffix", "auto"]
+    assert (reported(session, tried=session.tried).suggestion() is not None) is suggests  # by what the final measured
+
+
+def test_a_check_without_pairs_that_fails_keeps_its_verdicts() -> None:
+    plan = dataclasses.replace(PLAN, n_pairs=0, tie=0.01)
+    session = Session(FakeLab(fail_at=3), ONE, plan)
+    session.run(SETTINGS[:2])
+    assert str(session.failure) == "ngram-mod failed."
+    assert [len(made.verdicts) for made in session.comparisons] == [1, 0]
+
+
 def test_a_setting_that_fails_before_anything_was_measured_is_an_error() -> None:
     lab = FakeLab(fail_at=2)
     with pytest.raises(DrafterError, match=r"suffix failed\."):
@@ -135,8 +166,6 @@ def test_a_search_that_was_broken_off_before_all_were_tried_suggests_nothing(bre
     assert session.interrupted
     assert not session.tried
     assert report.suggestion() is None
-    report.tried = [("suffix", 1.5)]  # as when it is broken off in the final
-    assert report.suggestion() is not None
 
 
 def test_ctrl_c_during_a_search() -> None:
