@@ -4,8 +4,7 @@
         [--slot-limit US]
 
 Plays rounds of an engine's scheduler, with one and with several sequences in turns, and subtracts the time inside the
-native decode and the native choice of a token. What is left is Python and the small native calls around it. Prints
-medians, because machines are shared.
+native decode. What is left is Python and the small native calls around it. Prints medians, because machines are shared.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyspec
@@ -26,30 +24,24 @@ from pyspec.engine.request import Event
 from pyspec.engine.slots import Slot
 from pyspec.engine.worker import Workshop
 
-NATIVE_WORK = ("pys_context_decode", "pys_sampler_sample")
-
 
 class NativeClock:
-    """Notes when some functions of the native library begin and end.
+    """Notes when the native decode begins and ends; it finds the most likely tokens too.
 
     The notes are two appends per call, because right after a decode, with cold caches, every line of Python counts.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self) -> None:
         self._stamps: list[float] = []
-        for name in names:
-            setattr(lib(), name, self._noted(getattr(lib(), name)))
+        note, clock, decode = self._stamps.append, time.perf_counter, lib().pys_context_decode
 
-    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        note, clock = self._stamps.append, time.perf_counter
-
-        def call(*arguments: Any) -> Any:
+        def call(context: Any, batch: Any) -> Any:
             note(clock())
-            result = function(*arguments)
+            status = decode(context, batch)
             note(clock())
-            return result
+            return status
 
-        return call
+        lib().pys_context_decode = call
 
     def take(self) -> float:
         """Return the seconds inside since the last call, and forget them."""
@@ -98,7 +90,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, help="most microseconds of one slot")
     parser.add_argument("--slot-limit", type=float, help="most microseconds of each further slot")
     given = parser.parse_args()
-    clock = NativeClock(NATIVE_WORK)  # first: contexts keep the functions that they find
+    clock = NativeClock()  # first: contexts keep the functions that they find
     with pyspec.Model(hub.resolve(given.model)) as model:
         speculation = pyspec.Speculation(given.spec_type)
         context = sized(model, None, speculation, given.slots)

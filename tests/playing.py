@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -254,7 +255,7 @@ class TimedController(Controller):
         timed = [decoded._replace(seconds=self._curve.seconds(decoded.n_entries)) for decoded in decodes]
         verify = sum(decoded.seconds for decoded in timed)
         seconds = {"draft": 1e-5, "verify": verify, "accept": 0.0, "rollback": 0.0, "total": verify + 2e-5}
-        super().played(timed, [outcome._replace(seconds=seconds) for outcome in outcomes])
+        super().played(timed, [dataclasses.replace(outcome, seconds=seconds) for outcome in outcomes])
 
 
 @dataclass

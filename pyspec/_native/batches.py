@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,11 +12,14 @@ from pyspec._native.declarations import BatchArrays
 
 _INT32 = 4  # bytes
 
+Int32s = ctypes.Array[ctypes.c_int32]
+
 
 class BatchBuffer:
     """The arrays of a ``pys_batch``.
 
-    They stay from one decode to the next, because making them takes longer than filling them.
+    They stay from one decode to the next, because making them takes longer than filling them. They are arrays of
+    ctypes, whose code the call of the decode needs anyway; see ``fill``.
 
     Attributes:
         ref: What C takes.
@@ -30,9 +32,9 @@ class BatchBuffer:
         self._arrays = BatchArrays()
         self.ref = ctypes.byref(self._arrays)
         self._rows: npt.NDArray[np.float32] | None = None
-        self._numbers: array[int]
-        self._flags: array[int]
-        self.best: array[int]
+        self._numbers: Int32s
+        self._flags: ctypes.Array[ctypes.c_int8]
+        self.best: Int32s
         self._reserve(64)
 
     def fill(
@@ -54,9 +56,9 @@ class BatchBuffer:
         if n > self._capacity or n_ids > self._capacity:
             self._reserve(2 * max(n, n_ids))
         numbers, c, k = self._numbers, self._capacity, 2 * self._capacity
-        for i in range(n):
+        for i, entry in enumerate(seq_ids):
             numbers[i], numbers[c + i], self._flags[i] = tokens[i], positions[i], outputs[i]
-            for seq_id in seq_ids[i]:
+            for seq_id in entry:
                 numbers[k] = seq_id
                 k += 1
             numbers[3 * c + i + 1] = k - 2 * c
@@ -71,11 +73,11 @@ class BatchBuffer:
     def _reserve(self, capacity: int) -> None:
         """Make room for so many entries, and as many sequences of theirs."""
         self._capacity = capacity
-        self._numbers = array("i", bytes(_INT32 * (4 * capacity + 1)))  # tokens, positions, sequences, offsets
-        self._flags = array("b", bytes(capacity))
-        self.best = array("i", bytes(_INT32 * capacity))
-        address, part = self._numbers.buffer_info()[0], _INT32 * capacity
+        self._numbers = (ctypes.c_int32 * (4 * capacity + 1))()  # tokens, positions, sequences, offsets
+        self._flags = (ctypes.c_int8 * capacity)()
+        self.best = (ctypes.c_int32 * capacity)()
+        address, part = ctypes.addressof(self._numbers), _INT32 * capacity
         arrays = self._arrays
         arrays.tokens, arrays.positions = address, address + part
         arrays.seq_ids, arrays.seq_offsets = address + 2 * part, address + 3 * part
-        arrays.outputs, arrays.best = self._flags.buffer_info()[0], self.best.buffer_info()[0]
+        arrays.outputs, arrays.best = ctypes.addressof(self._flags), ctypes.addressof(self.best)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._native import log
-from pyspec._native.batches import BatchBuffer
+from pyspec._native.batches import BatchBuffer, Int32s
 from pyspec._native.buffers import Int32Out, address_of
 from pyspec._native.declarations import ContextInfo, ContextParams
 from pyspec._native.handles import Handle, array_interface
@@ -90,7 +89,7 @@ def decode(
     states: Sequence[npt.NDArray[np.float32]] = (),
     *,
     encode: bool = False,
-) -> array[int]:
+) -> Int32s:
     """Run a decode, or the encoder, and return the best tokens, those of the wanted rows first.
 
     The array is longer than that, and the next decode overwrites it.

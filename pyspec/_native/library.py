@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspec._native.declarations import ABI_VERSION, FUNCTIONS, UPSTREAM_TAG
+from pyspec._native.declarations import ABI_VERSION, FUNCTIONS, UNCONVERTED, UPSTREAM_TAG
 from pyspec.errors import LibraryError, LibraryMismatchError, LibraryNotFoundError
 
 ENVIRONMENT_VARIABLE = "PYSPEC_LIBRARY"
@@ -30,7 +30,7 @@ def lib() -> Any:
     for name, (result, arguments) in FUNCTIONS.items():
         function = _function(library, name, path)
         function.restype = result
-        function.argtypes = arguments
+        function.argtypes = None if name in UNCONVERTED else arguments
     if library.pys_init(os.fsencode(path.parent)) != 0:
         msg = f"The native library {path} could not start: {library.pys_last_error().decode(errors='replace')}"
         raise LibraryError(msg)

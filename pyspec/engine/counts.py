@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,11 +21,12 @@ class Totals:
     n_forced_tokens: int = 0
     n_rounds: int = 0
 
-    def count(self, outcomes: Collection[Outcome]) -> bool:
-        """Count what a round decided; return whether a request ends with it."""
+    def count(self, outcomes: Mapping[int, Outcome]) -> bool:
+        """Count what a round decided, by sequence; return whether a request ends with it."""
         ends = False
         self.n_rounds += len(outcomes)
-        for outcome in outcomes:
+        for seq_id in outcomes:
+            outcome = outcomes[seq_id]
             self.n_emitted_tokens += len(outcome.emitted)
             if outcome.n_accepted:
                 self.n_forced_tokens += outcome.n_forced

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspec.config import SamplingConfig
 from pyspec.speculation.ending import Finish
@@ -30,7 +30,8 @@ class Began:
     queue_seconds: float
 
 
-class Played(NamedTuple):
+@dataclass(slots=True)
+class Played:
     """A round was played.
 
     Attributes:

@@ -225,16 +225,18 @@ class Scheduler:
         """Play one round; when it fails, find out whose fault that is by playing each request alone."""
         batch = self._batch
         joined = self._joined = []
-        running, requests = [], []
+        running, requests, sequences = [], [], []
         for slot in slots:
             request = slot.request
             if request is not None and self._goes_on(slot, request):
                 running.append(slot)
                 requests.append(request)
+                sequences.append(request.sequence)
         if not requests:
             return
-        batch.sequences = [request.sequence for request in requests]
-        batch.changes = no_changes if alone else self._changes
+        batch.sequences = sequences
+        drafts = self.chain.n_max > 0  # else there is no time for anything to happen in
+        batch.changes = self._changes if drafts and not alone else no_changes
         self.playing = tuple(requests)
         failed: Exception | None = None
         try:
@@ -243,10 +245,11 @@ class Scheduler:
             failed = told(error)
         finally:
             self.playing = ()
-        everyone = [*running, *joined]
-        self._tell(everyone, batch.outcomes)
+        if joined:
+            running += joined
+        self._tell(running, batch.outcomes)
         if failed is not None:
-            self._after(failed, [slot for slot in everyone if slot.seq_id not in batch.outcomes])
+            self._after(failed, [slot for slot in running if slot.seq_id not in batch.outcomes])
 
     def _after(self, error: Exception, slots: list[Slot]) -> None:
         """Go on after a round that failed; what it had not decided is undone already."""
@@ -319,7 +322,7 @@ class Scheduler:
 
     def _tell(self, slots: Iterable[Slot], outcomes: dict[int, Outcome]) -> None:
         """Let each request hear what was decided, after it was counted."""
-        if self.totals.count(outcomes.values()) or time.perf_counter() - self._shown >= _SHOWN_EVERY:
+        if self.totals.count(outcomes) or time.perf_counter() - self._shown >= _SHOWN_EVERY:
             self._show_counts()
         for slot in slots:
             request, outcome = slot.request, outcomes.get(slot.seq_id)

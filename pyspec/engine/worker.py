@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -184,11 +183,8 @@ class Worker:
 
     def take_news(self) -> None:
         """Take in what came while a round runs: requests. What may touch the contexts waits for its end."""
-        while True:
-            try:
-                message = self._inbox.get_nowait()
-            except queue.Empty:
-                return
+        while not self._inbox.empty():
+            message = self._inbox.get_nowait()
             if isinstance(message, _Submission):
                 message()
             else:
@@ -266,9 +262,8 @@ class Worker:
             self._calls.popleft()()
 
     def _empty_inbox(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._calls.append(self._inbox.get_nowait())
+        while not self._inbox.empty():  # no other thread takes anything out
+            self._calls.append(self._inbox.get_nowait())
 
     def _refuse_rest(self) -> None:
         """Answer what came too late."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyspec.errors import ConfigError, DecodeError, LifetimeError, TokenError
 from pyspec.llama.mask import TokenMask, allows, checked_mask
 
 if TYPE_CHECKING:
+    from pyspec._native.batches import Int32s
     from pyspec.llama.context import Context
 
 _NO_COUNT = -1
@@ -30,7 +31,7 @@ class Rows:
 
     __slots__ = ("_best", "_context", "_count", "_n_decodes", "_start")
 
-    def __init__(self, context: Context, best: Sequence[int], n_decodes: int, start: int, count: int) -> None:
+    def __init__(self, context: Context, best: Int32s, n_decodes: int, start: int, count: int) -> None:
         self._context = context
         self._best = best  # of all rows of the decode
         self._n_decodes = n_decodes

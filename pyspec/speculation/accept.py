@@ -16,7 +16,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from collections.abc import Sequence as TokenSequence
-from typing import Any, NamedTuple, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ from pyspec.speculation.sequence import Sampler, Sequence
 from pyspec.speculation.target import TargetRows
 
 
-class Verdict(NamedTuple):
+@dataclass(slots=True)
+class Verdict:
     """What a rule decided for one sequence.
 
     Attributes:

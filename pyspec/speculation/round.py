@@ -73,7 +73,8 @@ class RoundBatch:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
 
-class Outcome(NamedTuple):
+@dataclass(slots=True)
+class Outcome:
     """What a round did for one sequence.
 
     Attributes:
@@ -156,8 +157,8 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
         clock.lap("draft")
         shares = _with_others(batch, shares, target, point)
         point.prepare(shares)
-        clock.lap("rollback")
         for together in decodes(target, shares) if shares else ():
+            clock.lap("rollback")
             rows = verify(target, batch.buffer, together, proposer)
             seconds, reading = clock.lap("verify"), False
             decided, pieces = [], []
@@ -172,17 +173,28 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
                 computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
             clock.lap("accept")
             point.keep(decided, pieces, outcomes)
-            clock.lap("rollback")
-    clock.stop()
-    decided = [outcomes[sequence.seq_id] for sequence in batch.sequences if sequence.seq_id in outcomes]
-    proposer.played(computed, decided)
+    clock.stop("rollback")
+    played = _in_order(batch)
+    proposer.played(computed, played)
+    return played
+
+
+def _in_order(batch: RoundBatch) -> list[Outcome]:
+    """Return what was decided, in the order of the sequences."""
+    decided = []
+    for sequence in batch.sequences:
+        if sequence.seq_id in batch.outcomes:
+            decided.append(batch.outcomes[sequence.seq_id])
     return decided
 
 
 def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Share]:
     """Return the shares of the sequences that will decide, each with its draft."""
     n_sharing = len(batch.sequences)
-    deciding = [sequence for sequence in batch.sequences if not sequence.reading]
+    deciding: list[Sequence] = []
+    for sequence in batch.sequences:
+        if not sequence.reading:
+            deciding.append(sequence)
     if len(deciding) < n_sharing:
         n_prefill = prompt_room(batch.n_prefill, target.n_ubatch, len(deciding), n_sharing - len(deciding))
         deciding = [
@@ -193,7 +205,10 @@ def _drafted(batch: RoundBatch, proposer: Proposer, target: Target) -> list[Shar
     if not deciding:
         return []
     proposals = propose(deciding, proposer, target, n_sharing)
-    return [Share(sequence, proposals[i], sequence.lag) for i, sequence in enumerate(deciding)]
+    shares = []
+    for i, sequence in enumerate(deciding):
+        shares.append(Share(sequence, proposals[i], sequence.lag))
+    return shares
 
 
 def _with_others(batch: RoundBatch, shares: list[Share], target: Target, point: RollbackPoint) -> list[Share]:
@@ -213,7 +228,10 @@ def _with_others(batch: RoundBatch, shares: list[Share], target: Target, point: 
 
 def _far_behind(batch: RoundBatch, target: Target) -> list[Sequence]:
     """Return the sequences whose memory lacks more than can go in front of a draft."""
-    behind = [sequence for sequence in batch.sequences if sequence.lag and not sequence.reading]
+    behind: list[Sequence] = []
+    for sequence in batch.sequences:
+        if sequence.lag and not sequence.reading:
+            behind.append(sequence)
     if not behind:
         return behind
     share = target.n_batch // len(batch.sequences) - 1
@@ -241,7 +259,8 @@ def _decide(
     """
     sequence, proposal = share.sequence, share.proposal
     assert proposal is not None  # noqa: S101 - others have nothing to decide
-    emitted, finish = rule.accept(proposal.draft, rows, sequence)
+    verdict = rule.accept(proposal.draft, rows, sequence)
+    emitted = verdict.emitted
     if not emitted:
         msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
         raise StalledError(msg)
@@ -256,7 +275,7 @@ def _decide(
         proposal,
         n_accepted,
         emitted,
-        finish,
+        verdict.finish,
         rule.name,
         rollback,
         top,
@@ -298,5 +317,7 @@ class _Clock:
         self._last = now
         return taken
 
-    def stop(self) -> None:
-        self.seconds["total"] = perf_counter() - self._began
+    def stop(self, stage: str) -> None:
+        """Count the time since the last lap, and the whole."""
+        self.lap(stage)
+        self.seconds["total"] = self._last - self._began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from pyspec.speculation.target import Target, TargetRows
 _NOTHING = Needs.NOTHING  # members of an enumeration are found slowly, and this one is asked for in every round
 
 
-class Share(NamedTuple):
+@dataclass(slots=True)
+class Share:
     """A sequence's part of a round's decode: ``[what memory lacks..., pending, draft...]``, or a piece of its prompt.
 
     Attributes:
@@ -116,9 +117,9 @@ def verify(target: Target, buffer: Batch, shares: Sequence[Share], proposer: Pro
     buffer.clear()
     counts = []
     for share in shares:
-        sequence, proposal, n_lag = share
-        if n_lag:
-            add_piece(buffer, sequence.history, sequence.rows, share.first, n_lag, sequence.seq_id)
+        sequence, proposal = share.sequence, share.proposal
+        if share.n_lag:
+            add_piece(buffer, sequence.history, sequence.rows, share.first, share.n_lag, sequence.seq_id)
         n_before = buffer.n_outputs
         if proposal is not None:
             buffer.add(sequence.pending, len(sequence.history), sequence.seq_id, output=True)

@@ -105,9 +105,9 @@ class Raises:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_nothing_is_lost_when_an_observer_raises(open_zoo: OpenZoo, error: type[BaseException]) -> None:
     with make(open_zoo, "target-llama", "draft-simple", "draft-llama") as one:
-        whole = one.generate(LONG[:20], max_tokens=40, n_top=1)
+        whole = one.generate(LONG[:20], max_tokens=200, n_top=1)  # enough that the engine is not over before it raises
         with pytest.raises(error) as caught:
-            one.generate(LONG[:20], max_tokens=40, n_top=1, observer=Raises(error))
+            one.generate(LONG[:20], max_tokens=200, n_top=1, observer=Raises(error))
         partial: pyspec.Result = caught.value.partial  # type: ignore[attr-defined]
         n_tokens = len(partial.tokens)
         assert partial.tokens == whole.tokens[:n_tokens]
@@ -116,7 +116,7 @@ def test_nothing_is_lost_when_an_observer_raises(open_zoo: OpenZoo, error: type[
         assert whole.text.startswith(partial.text.rstrip("\ufffd"))
         assert partial.finish is (pyspec.Finish.CANCELLED if error is KeyboardInterrupt else pyspec.Finish.ERROR)
         assert list(partial.drafters) == (["draft-simple"] if error is KeyboardInterrupt else [])
-        assert one.generate(LONG[:20], max_tokens=40).tokens == whole.tokens
+        assert one.generate(LONG[:20], max_tokens=200).tokens == whole.tokens
 
 
 def test_text_held_back_for_a_stop_string_is_there_after_closing(open_zoo: OpenZoo) -> None:

@@ -24,7 +24,7 @@ from tests.engine.test_engine_native import same_or_tied
 from tests.fakes import Decoded, Fuse, HashLogits
 from tests.helpers import PROMPT
 from tests.pairs import CHAIN_PAIRS, LONG, MEDIUM, SHORT, Pair
-from tests.playing import DraftModelSpec, Machine, ScriptedSpec, Seat, Table
+from tests.playing import DraftModelSpec, Machine, NgramSpec, Seat, Table
 from tests.pulled import PulledEngine
 from tests.real_memories import MEMORIES, RealMemory
 from tests.reference import Request, plain_decode
@@ -149,7 +149,7 @@ def test_drafts_of_all_slots_are_made_together(n_slots: int) -> None:
 
 
 def test_who_comes_while_drafts_are_made_joins_the_round() -> None:
-    played = table(2, [ScriptedSpec(())])
+    played = table(2, [NgramSpec(12, 1)])  # finds nothing
     late: list[Generation] = []
     comes = request(3, max_tokens=4, first=3)
     place: Any = None
@@ -158,7 +158,6 @@ def test_who_comes_while_drafts_are_made_joins_the_round() -> None:
         if not late and len(played.target.decodes) == 3:
             late.append(start(place, comes))
 
-    played.chain = Chain([])
     place = workplace(played, news=news)
     early = start(place, request(3, max_tokens=9))
     while len(played.target.decodes) < 4:
