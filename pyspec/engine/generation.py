@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from pyspec.engine.request import Began, Ended, Event, Played, Request
 from pyspec.engine.result import Chunk, Observer, Result, RunInfo
@@ -19,6 +20,8 @@ from pyspec.engine.text import TextStream
 from pyspec.errors import BusyError, ForkedError
 from pyspec.speculation.ending import Finish
 from pyspec.speculation.round import Outcome
+
+T = TypeVar("T")
 
 _MOMENT = 1.0  # second: longer than almost every round
 
@@ -103,8 +106,7 @@ class Reply:
         result = self.result
         result.finish = finish
         result.text = _decoded(b"".join(map(self._piece, result.tokens)))
-        if self._observer is not None:
-            self._observer.end(result)
+        self._show_end()
 
     def _add_rest(self, tokens: Sequence[int]) -> None:
         """Take in tokens that no chunk tells of; what is not known of them has its place all the same."""
@@ -118,15 +120,19 @@ class Reply:
         """Show a round to the observer, unless it failed before."""
         if self._observer is not None and not self._observer_failed:
             self._observer_failed = True
-            self._observer.round(outcome)
+            _observed(self._observer.round, outcome)
             self._observer_failed = False
+
+    def _show_end(self) -> None:
+        if self._observer is not None:
+            _observed(self._observer.end, self.result)
 
     def _begin(self) -> None:
         if not self._is_observed:
             self._is_observed = True
             if self._observer is not None:
                 observer, self._observer = self._observer, None  # one that fails here has no run that could end
-                observer.begin(self._info)
+                _observed(observer.begin, self._info)
                 self._observer = observer
 
     def _end(self, event: Ended) -> Chunk | None:
@@ -141,11 +147,19 @@ class Reply:
         if event.text is not None:
             self._add_rest(event.rest)
             result.text = _decoded(event.text)
-        if self._observer is not None:
-            self._observer.end(result)
+        self._show_end()
         if event.error is not None:
             raise event.error
         return chunk
+
+
+def _observed(show: Callable[[T], object], what: T) -> None:
+    """Call an observer. What it may raise to end an iteration would end that of who waits for the answer."""
+    try:
+        show(what)
+    except (StopIteration, StopAsyncIteration) as error:
+        msg = f"The observer's {getattr(show, '__name__', 'method')}() raised {type(error).__name__}."
+        raise RuntimeError(msg) from error
 
 
 def _add(result: Result, chunk: Chunk) -> None:

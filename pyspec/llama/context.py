@@ -145,9 +145,10 @@ class Context:
             DecodeAbortedError, DecodeError: The computation stopped; ask ``memory`` how far it came. Where it keeps
                 recurrent states it is empty, all sequences of it.
         """
+        # First: a closed context has no positions to compare with, and what another thread asks leaves the rows alone.
+        self.handle.require_usable()
         ends = plain_ends(self, batch)
         if ends is None:
-            self.handle.require_usable()  # before the batch: a closed context has no positions to compare with
             ends = checked_ends(self, batch)
         if moves_rows := batch.n_outputs > self._n_rows_reserved:
             self._forbid_moving_rows(batch.n_outputs)
@@ -183,6 +184,7 @@ class Context:
         if self.model.info.architecture not in ("eagle3", "dflash"):
             msg = f"{self.model.path.name} has no encoder for a target's features."
             raise UnsupportedError(msg)
+        self.handle.require_usable()
         states = checked_rows(rows)
         count = len(states)
         if not 1 <= count <= self.n_ubatch:

@@ -50,6 +50,23 @@ def _agrees(batch: Batch) -> bool:
     return same and type(batch.n_outputs) is int and batch.n_outputs == n_outputs
 
 
+def _disagreement(batch: Batch) -> str:
+    """Say what is wrong with a batch that does not agree."""
+    parts = {name: getattr(batch, name) for name in ("tokens", "positions", "seq_ids", "outputs", "states")}
+    for name, part in parts.items():
+        if type(part) is not list:
+            return f"{name} of a batch must be a list, not {type(part).__name__}"
+    for i, output in enumerate(batch.outputs):
+        if output is not True and output is not False:
+            return f"outputs[{i}] of a batch must be True or False, not {shown(output)}"
+    lengths = {name: len(part) for name, part in parts.items() if part or name != "states"}
+    if len({*lengths.values()}) > 1:
+        found = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        return f"The lists of a batch must be equally long (states may be empty), not {found}"
+    wanted = sum(batch.outputs)
+    return f"n_outputs of a batch must be {wanted}, the rows that outputs wants, not {shown(batch.n_outputs)}"
+
+
 def _plain_entries(context: Context, batch: Batch) -> dict[int, int] | None:
     if context.borrows_memory or not context.has_memory:
         return None
@@ -111,7 +128,7 @@ def checked_ends(context: Context, batch: Batch) -> dict[int, int]:
         msg = f"batch must be a Batch, not {type(batch).__name__}."
         raise BatchError(msg)
     if not _agrees(batch):
-        msg = "The lists of the batch do not match each other, or only some entries have a row; fill it with add()."
+        msg = f"{_disagreement(batch)}; fill a batch with add()."
         raise BatchError(msg)
     n_entries = len(batch.tokens)
     if not 1 <= n_entries <= context.n_batch:

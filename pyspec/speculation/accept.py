@@ -22,7 +22,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.errors import UnsupportedError
+from pyspec.config import shown
+from pyspec.errors import SpeculationError, StalledError, UnsupportedError
 from pyspec.speculation.draft import Candidates, Draft
 from pyspec.speculation.ending import Ending, Finish
 from pyspec.speculation.sequence import Sampler, Sequence
@@ -40,6 +41,38 @@ class Verdict:
 
     emitted: tuple[int, ...]
     finish: Finish | None
+
+
+def check_verdict(verdict: Verdict, rule: AcceptRule, draft: Draft, n_vocab: int) -> None:
+    """Refuse what memory and history cannot follow.
+
+    Raises:
+        StalledError: No token was emitted, so the next round would be the same again.
+        SpeculationError: It is no verdict, or what was accepted is not how the draft begins.
+    """
+    if not _is_sound(verdict, draft.tokens, n_vocab):
+        name = getattr(rule, "name", type(rule).__name__)
+        if isinstance(verdict, Verdict) and not verdict.emitted:
+            msg = f'The rule "{name}" emitted no token; each round must emit one.'
+            raise StalledError(msg)
+        msg = (
+            f'The rule "{name}" decided {shown(verdict)} about the draft {shown(draft.tokens)}. It must return a '
+            f"Verdict: how the draft begins and one more token, a tuple of ids from 0 to {n_vocab - 1}, and a Finish "
+            "or None."
+        )
+        raise SpeculationError(msg)
+
+
+def _is_sound(verdict: Verdict, drafted: TokenSequence[int], n_vocab: int) -> bool:
+    if type(verdict) is not Verdict or type(verdict.emitted) is not tuple or not verdict.emitted:
+        return False
+    n_accepted = len(verdict.emitted) - 1
+    if n_accepted > len(drafted):
+        return False
+    for i, token in enumerate(verdict.emitted):
+        if type(token) is not int or not 0 <= token < n_vocab or (i < n_accepted and token != drafted[i]):
+            return False
+    return verdict.finish is None or type(verdict.finish) is Finish
 
 
 class AcceptRule(Protocol):

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
 
-from pyspec.errors import StalledError
 from pyspec.llama.batch import Batch
-from pyspec.speculation.accept import AcceptRule
+from pyspec.speculation.accept import AcceptRule, check_verdict
 from pyspec.speculation.costs import Decoded
 from pyspec.speculation.draft import GRAMMAR, Expectation, Proposal, Proposer
 from pyspec.speculation.ending import Finish
@@ -167,7 +166,8 @@ def run_round(batch: RoundBatch, proposer: Proposer, target: Target, rule: Accep
                 if share.proposal is None:
                     pieces.append(share)
                 else:
-                    decided.append(_decide(share.sequence.rule or rule, share, rows[i], point, clock.seconds))
+                    own_rule = share.sequence.rule or rule
+                    decided.append(_decide(own_rule, share, rows[i], point, clock.seconds, target.n_vocab))
             if proposer.n_max:  # else nothing is chosen by what it cost
                 positions = batch.buffer.positions
                 computed.append(Decoded(len(positions), reading, seconds, sum(positions) / len(positions)))
@@ -251,19 +251,14 @@ def _decide(
     rows: TargetRows,
     point: RollbackPoint,
     seconds: dict[str, float],
+    n_vocab: int,
 ) -> Outcome:
-    """Let the rule decide about one sequence's draft.
-
-    Raises:
-        StalledError: It emitted nothing, so the next round would be the same again.
-    """
+    """Let the rule decide about one sequence's draft; raises what ``check_verdict`` does."""
     sequence, proposal = share.sequence, share.proposal
     assert proposal is not None  # noqa: S101 - others have nothing to decide
     verdict = rule.accept(proposal.draft, rows, sequence)
+    check_verdict(verdict, rule, proposal.draft, n_vocab)
     emitted = verdict.emitted
-    if not emitted:
-        msg = f'The rule "{rule.name}" emitted no token for sequence {sequence.seq_id}; each round must emit one.'
-        raise StalledError(msg)
     seq_id, n_accepted = sequence.seq_id, len(emitted) - 1
     rollback = point.way_back(len(proposal.draft.tokens) - n_accepted)
     top = _top(rows, len(emitted), sequence) if sequence.n_top else ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,32 @@ def test_nothing_is_lost_when_an_observer_raises(open_zoo: OpenZoo, error: type[
         assert partial.finish is (pyspec.Finish.CANCELLED if error is KeyboardInterrupt else pyspec.Finish.ERROR)
         assert list(partial.drafters) == (["draft-simple"] if error is KeyboardInterrupt else [])
         assert one.generate(LONG[:20], max_tokens=200).tokens == whole.tokens
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+@pytest.mark.parametrize("method", ["begin", "round", "end"])
+def test_an_observer_cannot_end_an_answer_like_an_iteration(
+    open_zoo: OpenZoo, error: type[Exception], method: str
+) -> None:
+    def fail(_: Any) -> None:
+        raise error
+
+    observer: Any = SimpleNamespace(**{name: lambda _: None for name in ("begin", "round", "end")} | {method: fail})
+    with make(open_zoo, "target-llama") as one:
+
+        async def listen() -> None:
+            async for _ in one.astream(LONG[:20], max_tokens=9, observer=observer):
+                pass
+
+        for ask in (
+            lambda: one.generate(LONG[:20], max_tokens=9, observer=observer),
+            lambda: list(one.stream(LONG[:20], max_tokens=9, observer=observer)),
+            lambda: asyncio.run(one.agenerate(LONG[:20], max_tokens=9, observer=observer)),
+            lambda: asyncio.run(listen()),
+        ):
+            with pytest.raises(RuntimeError, match=f"observer's .* raised {error.__name__}"):
+                ask()
+        assert len(one.generate(LONG[:20], max_tokens=9).tokens) == 9
 
 
 def test_text_held_back_for_a_stop_string_is_there_after_closing(open_zoo: OpenZoo) -> None:

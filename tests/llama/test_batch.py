@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 import pyspec
 from pyspec.errors import (
     BatchError,
+    ClosedError,
     ConfigError,
     ContextFullError,
     PositionError,
     SequenceError,
     TokenError,
     UnsupportedError,
+    WrongThreadError,
 )
 from pyspec.llama.batch import NO_TOKEN
 from pyspec.llama.entries import checked_ends, plain_ends
@@ -135,12 +138,45 @@ def test_too_many_rows(new_context: NewContext) -> None:
 def test_lists_that_were_changed_behind_its_back(context: pyspec.Context, name: str) -> None:
     batch = one()
     getattr(batch, name).append(getattr(batch, name)[0])
-    with pytest.raises(BatchError, match="do not match"):
+    with pytest.raises(BatchError, match=f"must be equally long .*, not .*2 {name}"):
         context.decode(batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("n_outputs", 2, "n_outputs of a batch must be 1, the rows that outputs wants, not 2"),
+        ("n_outputs", True, "n_outputs of a batch must be 1, .* not True"),
+        ("n_outputs", None, "n_outputs of a batch must be 1, .* not None"),
+        ("outputs", [False], "n_outputs of a batch must be 0, .* not 1"),
+        ("outputs", [1], r"outputs\[0\] of a batch must be True or False, not 1"),
+        ("outputs", [np.True_], r"outputs\[0\] of a batch must be True or False, not "),
+        ("tokens", (60,), "tokens of a batch must be a list, not tuple"),
+        ("positions", np.arange(1), "positions of a batch must be a list, not ndarray"),
+        ("states", [None, None], "must be equally long .*, not .*2 states"),
+    ],
+)
+def test_what_does_not_agree_is_named(context: pyspec.Context, name: str, value: Any, found: str) -> None:
     batch = one()
-    batch.n_outputs = 2
-    with pytest.raises(BatchError, match="do not match"):
+    setattr(batch, name, value)
+    with pytest.raises(BatchError, match=found + r".*; fill a batch with add\(\)"):
         context.decode(batch)
+
+
+@pytest.mark.parametrize("error", [WrongThreadError, ClosedError, TokenError])
+def test_rows_outlive_a_decode_that_was_refused(context: pyspec.Context, error: type[Exception]) -> None:
+    rows = context.decode(one())
+    best = rows.argmax(0)
+    batch = one(-5 if error is TokenError else 60, 1)
+    if error is WrongThreadError:
+        with ThreadPoolExecutor(1) as other, pytest.raises(error):
+            other.submit(context.decode, batch).result()
+    else:
+        if error is ClosedError:
+            context.close()
+        with pytest.raises(error):
+            context.decode(batch)
+    assert rows.argmax(0) == best
 
 
 PARTS = ["tokens", "positions", "seq_ids", "outputs", "states", "n_outputs"]

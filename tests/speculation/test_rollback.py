@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.errors import DrafterError, RollbackError, StalledError
+from pyspec.errors import DrafterError, RollbackError, SpeculationError, StalledError
 from pyspec.llama.batch import Batch
 from pyspec.llama.memory import RollbackKind
 from pyspec.speculation import Draft, MatchRule, RoundBatch, Sequence, Verdict, run_round
@@ -312,3 +312,38 @@ def test_a_rule_that_emits_nothing_is_stopped() -> None:
     with pytest.raises(StalledError, match="emitted no token"):
         run_round(RoundBatch([table.seats[0].sequence]), table.chain, table.target, Mute())
     table.check()
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        None,
+        ((5,), None),
+        "accept all",
+        Verdict(5, None),  # type: ignore[arg-type]
+        Verdict([5], None),  # type: ignore[arg-type]
+        Verdict((8,), None),
+        Verdict((2**40,), None),
+        Verdict((-1,), None),
+        Verdict((1.0,), None),  # type: ignore[arg-type]
+        Verdict((True,), None),
+        Verdict((5,), "length"),  # type: ignore[arg-type]
+        Verdict((99, 5), None),
+        Verdict((1, 2, 3, 4, 5, 6, 7, 1, 2, 3), None),
+    ],
+)
+def test_a_rule_that_decides_what_cannot_be_is_named(verdict: Any) -> None:
+    class Wrong(MatchRule):
+        name = "wrong"
+
+        def accept(self, draft: Draft, rows: Any, sequence: Sequence) -> Verdict:
+            super().accept(draft, rows, sequence)  # the sampler and the text move on
+            return verdict  # type: ignore[no-any-return]
+
+    table = Table([Request(HashLogits(3, 8), 8, (1, 2), max_tokens=20)], [ScriptedSpec((Move(2),))])
+    table.begin()
+    with pytest.raises(SpeculationError, match=r'The rule "wrong" decided .* It must return a Verdict'):
+        run_round(RoundBatch([table.seats[0].sequence]), table.chain, table.target, Wrong())
+    table.check()
+    table.play()
+    table.check_end()
