@@ -10,7 +10,6 @@ in microseconds: what the first operation of its kind adds to a round. A tiny mo
 from __future__ import annotations
 
 import argparse
-import ctypes  # noqa: TID251 - it is clocked
 import random
 import statistics
 import sys
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pyspec
 from pyspec import hub
+from pyspec._native.batches import BatchBuffer
 
 BASE = """
 thing = Slotted(1, 2, 3, 4)
@@ -97,7 +97,7 @@ def functions() -> dict[str, Callable[[], None]]:
         "clock": time.perf_counter,
         "text": bytearray(b"text"),
         "of_array": array("i", bytes(40)),
-        "of_ctypes": (ctypes.c_int32 * 10)(),
+        "of_ctypes": BatchBuffer().best,
         "of_memory": memoryview(bytearray(40)).cast("i"),
         "threading": threading,
     }
