@@ -210,11 +210,11 @@ _ptr = c_void_p  # an opaque handle, or an array given by its address
 _out = POINTER(c_void_p)  # receives a handle or an address
 _text = [c_void_p, c_int32, _i32p]  # buffer, capacity, length
 
-# Name to result and arguments.
 # Right after a decode each conversion that ctypes tries costs, so what runs in every round converts nothing: it must be
 # given objects of ctypes.
 UNCONVERTED = ("pys_context_decode", "pys_context_encode")
 
+# Name to result and arguments.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pys_abi_version": (_i32, []),
     "pys_upstream_tag": (c_char_p, []),

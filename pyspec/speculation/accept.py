@@ -64,7 +64,8 @@ def check_verdict(verdict: Verdict, rule: AcceptRule, draft: Draft, n_vocab: int
 
 
 def _is_sound(verdict: Verdict, drafted: TokenSequence[int], n_vocab: int) -> bool:
-    if type(verdict) is not Verdict or type(verdict.emitted) is not tuple or not verdict.emitted:
+    """Return whether a verdict is one, and begins like the draft."""
+    if not isinstance(verdict, Verdict) or type(verdict.emitted) is not tuple or not verdict.emitted:
         return False
     n_accepted = len(verdict.emitted) - 1
     if n_accepted > len(drafted):
